@@ -1,0 +1,5 @@
+//! `llmsim-bench`: the load generator.
+
+fn main() {
+    llmsim_bench::main();
+}

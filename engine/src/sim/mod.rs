@@ -1,0 +1,183 @@
+//! The simulated GPU: a value that is told the time and gives back what happened.
+//!
+//! It is not a task, a thread or a clock, and it never sees text: only token counts and block
+//! hashes cross the border. The invariant to keep in mind: an [`Event`] is stamped with the instant
+//! at which it *happened*, never with the instant at which somebody asked, so a late caller does
+//! not bend the timeline.
+//!
+//! Calling order: [`Engine::submit`] and [`Engine::cancel`] whenever something arrives, with the
+//! time of the arrival; then [`Engine::advance`] at (or any time after) [`Engine::deadline`].
+//! Before a submit or cancel at `now`, all that is due before `now` must have been fetched with
+//! `advance(now)`; the engine asserts that time never runs back.
+
+pub mod scheduler;
+pub mod solo;
+
+use std::sync::Arc;
+
+use crate::units::{JobId, SimTime, Tokens};
+
+/// A request as an engine sees it: how much of everything, never what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Unique among the jobs that this engine holds.
+    pub id: JobId,
+    /// Prompt length; at least 1.
+    pub prompt: Tokens,
+    /// The most tokens that may be generated; at least 1. Reaching it finishes with
+    /// [`Finish::Length`].
+    pub max_tokens: Tokens,
+    /// The output token after which the answer ends by itself with [`Finish::Stop`] (vLLM: the
+    /// end-of-sequence token is sampled); `None` if the answer is longer than `max_tokens`. Where it
+    /// equals `max_tokens`, stop wins (vLLM's order).
+    pub stop_after: Option<Tokens>,
+    /// Lower is more urgent; only the priority policy looks at it.
+    pub priority: i32,
+    /// With prefix caching: the keys of the full blocks of prompt and output, in order; each covers
+    /// its own tokens and all before it. Must cover floor((prompt + min(stop_after, max_tokens)) /
+    /// block size) blocks. `None` takes no part in prefix caching.
+    pub chain: Option<Arc<[BlockHash]>>,
+}
+
+/// The key of a full block: its tokens and the whole prefix before them (and the cache salt).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHash(pub u64);
+
+/// What became of a submitted job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It waits or runs; its fate arrives as events.
+    Queued,
+    /// The engine does not hold it, and nothing further will be heard of it.
+    Refused(Refusal),
+}
+
+/// Why a job was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// `max_num_queued_reqs` or the engine's own bound on held jobs is reached.
+    QueueFull,
+    /// The prompt leaves no room for an output token in `max_model_len`.
+    PromptTooLong,
+    /// The whole KV cache is smaller than the job.
+    NeverFits,
+}
+
+/// Something that happened to a job, stamped with when it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When it happened on the simulated timeline.
+    pub at: SimTime,
+    /// To which job.
+    pub job: JobId,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Scheduled for the first time; the stamp ends its queue time.
+    Admitted {
+        /// Prompt tokens found in the prefix cache.
+        cached: Tokens,
+    },
+    /// Scheduled again after a preemption.
+    Resumed {
+        /// Tokens found in the prefix cache this time.
+        cached: Tokens,
+    },
+    /// Thrown out of the running batch; its blocks are free, its output is kept.
+    Preempted,
+    /// An output token exists. `index` counts from 1.
+    Token {
+        /// Which output token, from 1.
+        index: Tokens,
+        /// Set on the last one.
+        finish: Option<Finish>,
+    },
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finish {
+    /// The scripted answer was complete.
+    Stop,
+    /// `max_tokens` or the context length was reached.
+    Length,
+}
+
+/// The engine of one simulated GPU.
+#[derive(Debug)]
+pub enum Engine {
+    /// Every token at once.
+    Instant(solo::Instant),
+    /// Each job alone on its own timetable.
+    FixedRate(solo::FixedRate),
+    /// Continuous batching.
+    Scheduler(Box<scheduler::Scheduler>),
+}
+
+/// How an engine is set up: one arm per `engine:` of `models.yml`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineSpec {
+    /// `engine: instant`.
+    Instant,
+    /// `engine: fixed_rate`.
+    FixedRate(solo::FixedRateSpec),
+    /// `engine: scheduler`.
+    Scheduler(Box<scheduler::SchedulerSpec>),
+}
+
+impl EngineSpec {
+    /// A fresh, idle engine.
+    pub fn build(&self) -> Engine {
+        match self {
+            Self::Instant => Engine::Instant(solo::Instant::new()),
+            Self::FixedRate(spec) => Engine::FixedRate(solo::FixedRate::new(*spec)),
+            Self::Scheduler(spec) => {
+                Engine::Scheduler(Box::new(scheduler::Scheduler::new(spec.as_ref().clone())))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Hands a job over at `now`.
+    pub fn submit(&mut self, now: SimTime, job: Job) -> Verdict {
+        match self {
+            Self::Instant(engine) => engine.submit(now, &job),
+            Self::FixedRate(engine) => engine.submit(now, &job),
+            Self::Scheduler(engine) => engine.submit(now, job),
+        }
+    }
+
+    /// The client is gone: the job's blocks are free by the next step and no event of it follows.
+    /// An unknown id (it has just finished) is no error.
+    pub fn cancel(&mut self, now: SimTime, id: JobId) {
+        match self {
+            Self::Instant(engine) => engine.cancel(now, id),
+            Self::FixedRate(engine) => engine.cancel(now, id),
+            Self::Scheduler(engine) => engine.cancel(now, id),
+        }
+    }
+
+    /// When the next thing happens; `None` if idle.
+    pub fn deadline(&self) -> Option<SimTime> {
+        match self {
+            Self::Instant(engine) => engine.deadline(),
+            Self::FixedRate(engine) => engine.deadline(),
+            Self::Scheduler(engine) => engine.deadline(),
+        }
+    }
+
+    /// Appends all that happened up to and including `now`, in order, each stamped with when it
+    /// happened.
+    pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
+        match self {
+            Self::Instant(engine) => engine.advance(now, out),
+            Self::FixedRate(engine) => engine.advance(now, out),
+            Self::Scheduler(engine) => engine.advance(now, out),
+        }
+    }
+}

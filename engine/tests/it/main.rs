@@ -1,0 +1,1 @@
+//! Integration tests of the engine: one binary, features told as stories.

@@ -1,0 +1,3 @@
+//! Performance measurements, as ratios against the physical limit of the machine they run on.
+
+fn main() {}

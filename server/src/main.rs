@@ -1,0 +1,5 @@
+//! `llmsimulator`: the server.
+
+fn main() {
+    llmsimulator::main();
+}
