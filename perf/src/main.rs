@@ -1,3 +1,29 @@
 //! Performance measurements, as ratios against the physical limit of the machine they run on.
+//!
+//! Each subcommand is a module of its own that predicts, measures and prints. Nothing here asserts
+//! wall-clock times; the numbers that we publish are kept in `perf/results/` with the command that
+//! made them.
 
-fn main() {}
+use clap::{Parser, Subcommand};
+
+mod lag;
+
+/// Measures llmsimulator, side by side with what the machine could do at best.
+#[derive(Parser)]
+#[command(name = "llmsim-perf", version)]
+struct Args {
+    #[command(subcommand)]
+    measurement: Measurement,
+}
+
+#[derive(Subcommand)]
+enum Measurement {
+    /// Token lag with all streams in one step, beside a bare loop of send() over as many sockets.
+    Lag(lag::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    match Args::parse().measurement {
+        Measurement::Lag(args) => lag::run(&args),
+    }
+}
