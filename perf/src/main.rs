@@ -6,7 +6,12 @@
 
 use clap::{Parser, Subcommand};
 
+mod drain;
 mod lag;
+mod raw;
+mod sys;
+mod target;
+mod timeline;
 
 /// Measures llmsimulator, side by side with what the machine could do at best.
 #[derive(Parser)]
