@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod escape;
 pub mod seed;
 pub mod sim;
 pub mod stats;

@@ -1,1 +1,17 @@
-//! Filled in by the next commits.
+//! What is said: rules, answers, tokens and prompts.
+//!
+//! Not when: nothing here knows of time or of engines. The one invariant: every text is a sequence
+//! of pieces (tokens) that put together give the text again, byte for byte, and the same request
+//! gives the same pieces on every machine, thread and surface.
+//!
+//! Read in this order: [`responses`] decides what to answer, [`matcher`] which rule applies,
+//! [`script`] holds the answer, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
+//! asked.
+
+pub mod matcher;
+pub mod prompt;
+pub mod responses;
+pub mod script;
+pub mod synthetic;
+pub mod template;
+pub mod tokenizer;
