@@ -1,1 +1,11 @@
-//! Filled in by the next commits.
+//! What crosses the wire: OpenAI's request and response bodies, errors, server-sent events.
+//!
+//! It is not a server: no socket, no header, no clock. Requests come in as bytes and go out as
+//! typed values or as an [`error::ApiError`]; responses are appended to a caller's `Vec<u8>`. The
+//! invariant to keep in mind: nothing here panics on a byte that a client sent, and nothing here
+//! allocates per token.
+
+pub mod chat;
+pub mod error;
+mod json;
+pub mod json_guard;

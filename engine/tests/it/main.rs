@@ -1,1 +1,4 @@
 //! Integration tests of the engine: one binary, features told as stories.
+
+mod wire_bad_bodies;
+mod wire_chat;

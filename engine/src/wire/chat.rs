@@ -1,0 +1,227 @@
+//! `POST /v1/chat/completions`: the request, checked completely before anything is done.
+//!
+//! It does not know which models exist, how long a context is, or what the answer will be: that is
+//! checked by the server, which has those. The invariant: whoever holds a [`ChatRequest`] need not
+//! check a type or a range again; whoever gets an [`ApiError`] sends it before the first byte of a
+//! stream.
+//!
+//! Fields are checked in OpenAI's order, and only the first fault is reported. Null counts as not
+//! sent, unknown top-level fields are ignored (OpenAI refuses them, vLLM ignores them, and gateways
+//! add their own), and vLLM's fields are taken beside OpenAI's.
+
+mod body;
+mod fields;
+mod messages;
+mod tools;
+mod vllm;
+
+use std::borrow::Cow;
+use std::mem::take;
+
+use self::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
+pub use self::messages::{Message, Role};
+use self::tools::ResponseFormat;
+use super::error::{ApiError, Unsupported};
+use super::json::{Json, Kind};
+use crate::units::Tokens;
+
+/// A valid request for a chat completion. Texts are borrowed from the body where it spells them
+/// without escapes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatRequest<'a> {
+    /// The model as named by the client: not yet looked up.
+    pub model: Cow<'a, str>,
+    /// The conversation; at least one message.
+    pub messages: Vec<Message<'a>>,
+    /// Whether the answer is a stream.
+    pub stream: bool,
+    /// `stream_options.include_usage`: a usage chunk at the end.
+    pub include_usage: bool,
+    /// vLLM's `stream_options.continuous_usage_stats`: usage on every chunk.
+    pub continuous_usage: bool,
+    /// The limit on output tokens, at least 1; `max_completion_tokens` wins over `max_tokens`.
+    pub max_tokens: Option<Tokens>,
+    /// vLLM: no natural end before this many output tokens.
+    pub min_tokens: Tokens,
+    /// vLLM: no natural end at all; output runs to the limit.
+    pub ignore_eos: bool,
+    /// Chooses among the variants of an answer.
+    pub seed: Option<i64>,
+    /// vLLM: lower is more urgent. Not zero only makes sense under the priority policy.
+    pub priority: i32,
+    /// vLLM: keeps this client's prefixes apart from others' in the cache.
+    pub cache_salt: Option<Cow<'a, str>>,
+    /// vLLM: becomes part of the answer's id.
+    pub request_id: Option<Cow<'a, str>>,
+    /// The end user, as told by the client.
+    pub user: Option<Cow<'a, str>>,
+}
+
+impl<'a> ChatRequest<'a> {
+    /// Reads and checks a request body.
+    ///
+    /// # Errors
+    /// The first fault, as OpenAI would report it.
+    pub fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let mut raw = body::read(body)?;
+        let model = model(take(&mut raw.model))?;
+        let messages = messages::check(take(&mut raw.messages))?;
+
+        // OpenAI's order from here on.
+        only_type(raw.functions, "functions", Kind::Array)?;
+        let tools = tools::tools(&raw.tools)?;
+        tools::tool_choice(&raw.tool_choice, &raw.tools)?;
+        boolean(&raw.parallel_tool_calls, "parallel_tool_calls")?;
+        let max_completion_tokens = limit(&raw.max_completion_tokens, "max_completion_tokens")?;
+        let choices = integer(&raw.n, "n", 1..=128)?.unwrap_or(1);
+        decimal(&raw.temperature, "temperature", 0.0..=2.0)?;
+        decimal(&raw.top_p, "top_p", 0.0..=1.0)?;
+        decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
+        decimal(&raw.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
+        let logprobs = boolean(&raw.logprobs, "logprobs")?.unwrap_or(false);
+        top_logprobs(&raw.top_logprobs, logprobs)?;
+        let user = string(take(&mut raw.user), "user")?;
+        let seed = integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?;
+        let response_format = tools::response_format(&raw.response_format)?;
+        string(take(&mut raw.service_tier), "service_tier")?;
+        let max_tokens = limit(&raw.max_tokens, "max_tokens")?;
+        string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
+        tools::logit_bias(&raw.logit_bias)?;
+        let stops = stop(&raw.stop)?;
+        let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
+        let stream_options = stream_options(&raw.stream_options, stream)?;
+        boolean(&raw.store, "store")?;
+        only_type(raw.metadata, "metadata", Kind::Object)?;
+        only_type(raw.prediction, "prediction", Kind::Object)?;
+        string(take(&mut raw.verbosity), "verbosity")?;
+        only_type(raw.modalities, "modalities", Kind::Array)?;
+        only_type(raw.audio, "audio", Kind::Object)?;
+        only_type(raw.web_search_options, "web_search_options", Kind::Object)?;
+        short_string(take(&mut raw.safety_identifier), "safety_identifier", 64)?;
+        string(take(&mut raw.prompt_cache_key), "prompt_cache_key")?;
+
+        let max_tokens = max_completion_tokens.or(max_tokens);
+        let vllm = vllm::check(&mut raw, max_tokens, stream)?;
+
+        let unsupported = [
+            (tools > 0, Unsupported::Tools, "tools"),
+            (choices > 1, Unsupported::Choices, "n"),
+            (logprobs, Unsupported::Logprobs, "logprobs"),
+            (
+                response_format != ResponseFormat::Text,
+                Unsupported::ResponseFormat,
+                "response_format",
+            ),
+            (stops > 0, Unsupported::Stop, "stop"),
+            (vllm.prompt_logprobs, Unsupported::Logprobs, "prompt_logprobs"),
+            (vllm.structured_outputs, Unsupported::ResponseFormat, "structured_outputs"),
+        ];
+        if let Some((_, what, param)) = unsupported.into_iter().find(|(asked, ..)| *asked) {
+            return Err(ApiError::unsupported(what, param));
+        }
+
+        Ok(Self {
+            model,
+            messages,
+            stream,
+            include_usage: stream_options.include_usage,
+            continuous_usage: stream_options.continuous_usage,
+            max_tokens,
+            min_tokens: vllm.min_tokens,
+            ignore_eos: vllm.ignore_eos,
+            seed,
+            priority: vllm.priority,
+            cache_salt: vllm.cache_salt,
+            request_id: vllm.request_id,
+            user,
+        })
+    }
+
+    /// The text of the last message with the role `user`, which decides the answer; empty if there
+    /// is none.
+    pub fn last_user_text(&self) -> &str {
+        self.messages
+            .iter()
+            .rev()
+            .find(|message| message.role == Role::User)
+            .map_or("", |message| &message.content)
+    }
+}
+
+/// `model`: required, with OpenAI's own wording if it is missing.
+fn model(json: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
+    match string(json, "model")? {
+        Some(name) if !name.is_empty() => Ok(name),
+        _ => Err(ApiError::missing_model()),
+    }
+}
+
+/// A limit on output tokens: at least 1, and as good as none beyond 32 bits.
+fn limit(json: &Json<'_>, param: &'static str) -> Result<Option<Tokens>, ApiError> {
+    let limit = integer(json, param, 1..=i64::MAX)?;
+    Ok(limit.map(|limit| Tokens::new(u32::try_from(limit).unwrap_or(u32::MAX))))
+}
+
+fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<(), ApiError> {
+    let asked = integer(json, "top_logprobs", 0..=20)?;
+    if asked.is_some() && !logprobs {
+        return Err(ApiError::only_with("top_logprobs", "'logprobs' is enabled"));
+    }
+    Ok(())
+}
+
+const MAX_STOPS: usize = 4;
+
+/// How many stop strings there are.
+fn stop(json: &Json<'_>) -> Result<usize, ApiError> {
+    let array = match json {
+        absent if absent.is_absent() => return Ok(0),
+        Json::String(text) if text.is_empty() => return Err(ApiError::empty_string("stop")),
+        Json::String(_) => return Ok(1),
+        Json::Array(array) => array,
+        other => {
+            let expected = "one of a string or an array of strings";
+            return Err(wrong_type("stop", expected, other.kind()));
+        }
+    };
+    if array.len > MAX_STOPS {
+        return Err(ApiError::array_too_long("stop", MAX_STOPS, array.len));
+    }
+    for (at, item) in array.items.iter().enumerate() {
+        let path = || format!("stop[{at}]");
+        match item {
+            Json::String(text) if text.is_empty() => return Err(ApiError::empty_string(path())),
+            Json::String(_) => {}
+            other => return Err(wrong_type(path(), "a string", other.kind())),
+        }
+    }
+    Ok(array.len)
+}
+
+#[derive(Default)]
+struct StreamOptions {
+    include_usage: bool,
+    continuous_usage: bool,
+}
+
+fn stream_options(json: &Json<'_>, stream: bool) -> Result<StreamOptions, ApiError> {
+    let options = match json {
+        absent if absent.is_absent() => return Ok(StreamOptions::default()),
+        Json::Object(options) => options,
+        other => return Err(wrong_type("stream_options", "an object", other.kind())),
+    };
+    if !stream {
+        return Err(ApiError::only_with("stream_options", "'stream' is enabled"));
+    }
+    let member = |name: &'static str, path: &'static str| {
+        boolean(options.get(name), path).map(Option::unwrap_or_default)
+    };
+    member("include_obfuscation", "stream_options.include_obfuscation")?;
+    Ok(StreamOptions {
+        include_usage: member("include_usage", "stream_options.include_usage")?,
+        continuous_usage: member(
+            "continuous_usage_stats",
+            "stream_options.continuous_usage_stats",
+        )?,
+    })
+}

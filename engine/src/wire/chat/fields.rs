@@ -1,0 +1,109 @@
+//! The checks of single fields: right type, right range, or the refusal that OpenAI would send.
+//!
+//! Each takes a value as typed and the field's path; absent and null both give `None`.
+
+use std::borrow::Cow;
+use std::ops::RangeInclusive;
+
+use crate::wire::error::{ApiError, Bound};
+use crate::wire::json::{Json, Kind};
+
+/// A path for `param`; built only when a refusal needs it, except for constants.
+pub(super) type Path = Cow<'static, str>;
+
+pub(super) fn boolean(json: &Json<'_>, param: impl Into<Path>) -> Result<Option<bool>, ApiError> {
+    match json {
+        Json::Absent | Json::Null => Ok(None),
+        Json::Bool(value) => Ok(Some(*value)),
+        other => Err(wrong_type(param, "a boolean", other.kind())),
+    }
+}
+
+pub(super) fn integer(
+    json: &Json<'_>,
+    param: impl Into<Path>,
+    range: RangeInclusive<i64>,
+) -> Result<Option<i64>, ApiError> {
+    let (min, max) = (Bound::Min(*range.start()), Bound::Max(*range.end()));
+    match *json {
+        Json::Absent | Json::Null => Ok(None),
+        Json::Integer(value) if value < *range.start() => {
+            Err(ApiError::integer_out_of_range(param, min, value))
+        }
+        Json::Integer(value) if value > *range.end() => {
+            Err(ApiError::integer_out_of_range(param, max, value))
+        }
+        Json::Integer(value) => Ok(Some(value)),
+        Json::HugeInteger(value) => Err(ApiError::integer_out_of_range(param, max, value)),
+        // Digits beyond 64 bits reach us as a floating-point number.
+        Json::Decimal(value) if value.fract() == 0.0 && value >= 2f64.powi(64) => {
+            Err(ApiError::integer_out_of_range(param, max, value))
+        }
+        Json::Decimal(value) if value.fract() == 0.0 && value < -(2f64.powi(63)) => {
+            Err(ApiError::integer_out_of_range(param, min, value))
+        }
+        ref other => Err(wrong_type(param, "an integer", other.kind())),
+    }
+}
+
+pub(super) fn decimal(
+    json: &Json<'_>,
+    param: impl Into<Path>,
+    range: RangeInclusive<f64>,
+) -> Result<Option<f64>, ApiError> {
+    let value = match *json {
+        Json::Absent | Json::Null => return Ok(None),
+        Json::Integer(value) => value as f64,
+        Json::HugeInteger(value) => value as f64,
+        Json::Decimal(value) => value,
+        ref other => return Err(wrong_type(param, "a decimal", other.kind())),
+    };
+    if value < *range.start() {
+        return Err(ApiError::decimal_out_of_range(param, Bound::Min(*range.start()), value));
+    }
+    if value > *range.end() {
+        return Err(ApiError::decimal_out_of_range(param, Bound::Max(*range.end()), value));
+    }
+    Ok(Some(value))
+}
+
+pub(super) fn string<'a>(
+    json: Json<'a>,
+    param: impl Into<Path>,
+) -> Result<Option<Cow<'a, str>>, ApiError> {
+    match json {
+        Json::Absent | Json::Null => Ok(None),
+        Json::String(text) => Ok(Some(text)),
+        other => Err(wrong_type(param, "a string", other.kind())),
+    }
+}
+
+/// A string of at most `max` characters.
+pub(super) fn short_string<'a>(
+    json: Json<'a>,
+    param: impl Into<Path>,
+    max: usize,
+) -> Result<Option<Cow<'a, str>>, ApiError> {
+    let param = param.into();
+    let text = string(json, param.clone())?;
+    if let Some(text) = &text
+        // Characters are at most bytes: count them only if there is a doubt.
+        && text.len() > max
+        && text.chars().count() > max
+    {
+        return Err(ApiError::string_too_long(param, max, text.chars().count()));
+    }
+    Ok(text)
+}
+
+/// A field of which only the type is looked at.
+pub(super) fn only_type(got: Kind, param: &'static str, expected: Kind) -> Result<(), ApiError> {
+    if got.is_absent() || got == expected {
+        return Ok(());
+    }
+    Err(wrong_type(param, expected.with_article(), got))
+}
+
+pub(super) fn wrong_type(param: impl Into<Path>, expected: &str, got: Kind) -> ApiError {
+    ApiError::invalid_type(param, expected, got.with_article())
+}

@@ -1,0 +1,117 @@
+//! The fields that vLLM adds to OpenAI's chat request. Those that change a scripted answer or its
+//! timing are kept; sampling and template options are checked and otherwise without effect.
+
+use std::borrow::Cow;
+use std::mem::take;
+
+use super::body::Raw;
+use super::fields::{boolean, decimal, integer, only_type, string};
+use crate::units::Tokens;
+use crate::wire::error::ApiError;
+use crate::wire::json::Kind;
+
+pub(super) struct VllmFields<'a> {
+    pub(super) min_tokens: Tokens,
+    pub(super) ignore_eos: bool,
+    pub(super) priority: i32,
+    pub(super) cache_salt: Option<Cow<'a, str>>,
+    pub(super) request_id: Option<Cow<'a, str>>,
+    pub(super) prompt_logprobs: bool,
+    pub(super) structured_outputs: bool,
+}
+
+pub(super) fn check<'a>(
+    raw: &mut Raw<'a>,
+    max_tokens: Option<Tokens>,
+    stream: bool,
+) -> Result<VllmFields<'a>, ApiError> {
+    sampling(raw)?;
+    template(raw)?;
+    let min_tokens = integer(&raw.min_tokens, "min_tokens", 0..=i64::from(u32::MAX))?
+        .map_or(Tokens::ZERO, |count| Tokens::new(u32::try_from(count).unwrap_or(u32::MAX)));
+    if let Some(max_tokens) = max_tokens.filter(|max_tokens| min_tokens > *max_tokens) {
+        return Err(ApiError::contradiction(
+            "min_tokens",
+            &format!(
+                "min_tokens must be less than or equal to max_tokens={max_tokens}, got \
+                 {min_tokens}."
+            ),
+        ));
+    }
+    let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", -1..=i64::MAX)?;
+    if prompt_logprobs.is_some() && stream {
+        return Err(ApiError::only_with("prompt_logprobs", "'stream' is not enabled"));
+    }
+    only_type(raw.structured_outputs, "structured_outputs", Kind::Object)?;
+    integer(&raw.stream_interval, "stream_interval", 1..=i64::MAX)?;
+    boolean(&raw.return_token_ids, "return_token_ids")?;
+    boolean(&raw.include_reasoning, "include_reasoning")?;
+    string(take(&mut raw.session_id), "session_id")?;
+    only_type(raw.vllm_xargs, "vllm_xargs", Kind::Object)?;
+    only_type(raw.kv_transfer_params, "kv_transfer_params", Kind::Object)?;
+    let priority = integer(&raw.priority, "priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+
+    Ok(VllmFields {
+        min_tokens,
+        ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
+        priority: priority.map_or(0, |value| value as i32),
+        cache_salt: cache_salt(raw)?,
+        request_id: string(take(&mut raw.request_id), "request_id")?,
+        prompt_logprobs: prompt_logprobs.is_some(),
+        structured_outputs: !raw.structured_outputs.is_absent(),
+    })
+}
+
+fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
+    integer(&raw.top_k, "top_k", -1..=i64::MAX)?;
+    decimal(&raw.min_p, "min_p", 0.0..=1.0)?;
+    let penalty = decimal(&raw.repetition_penalty, "repetition_penalty", 0.0..=f64::MAX)?;
+    if penalty == Some(0.0) {
+        return Err(ApiError::invalid_value("repetition_penalty", "it must be above 0."));
+    }
+    decimal(&raw.length_penalty, "length_penalty", f64::MIN..=f64::MAX)?;
+    boolean(&raw.use_beam_search, "use_beam_search")?;
+    only_type(raw.stop_token_ids, "stop_token_ids", Kind::Array)?;
+    only_type(raw.bad_words, "bad_words", Kind::Array)?;
+    only_type(raw.allowed_token_ids, "allowed_token_ids", Kind::Array)?;
+    boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?;
+    boolean(&raw.skip_special_tokens, "skip_special_tokens")?;
+    boolean(&raw.spaces_between_special_tokens, "spaces_between_special_tokens")?;
+    Ok(())
+}
+
+fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
+    integer(&raw.truncate_prompt_tokens, "truncate_prompt_tokens", -1..=i64::MAX)?;
+    boolean(&raw.echo, "echo")?;
+    boolean(&raw.add_special_tokens, "add_special_tokens")?;
+    let generation = boolean(&raw.add_generation_prompt, "add_generation_prompt")?;
+    let continues = boolean(&raw.continue_final_message, "continue_final_message")?;
+    // The default of add_generation_prompt is true, but only a client that says so is wrong.
+    if generation == Some(true) && continues == Some(true) {
+        return Err(ApiError::contradiction(
+            "continue_final_message",
+            "it cannot be true together with add_generation_prompt; set one of them to false.",
+        ));
+    }
+    only_type(raw.chat_template_kwargs, "chat_template_kwargs", Kind::Object)?;
+    only_type(raw.documents, "documents", Kind::Array)?;
+    only_type(raw.mm_processor_kwargs, "mm_processor_kwargs", Kind::Object)?;
+    Ok(())
+}
+
+const MAX_SALT_CHARS: usize = 128;
+
+fn cache_salt<'a>(raw: &mut Raw<'a>) -> Result<Option<Cow<'a, str>>, ApiError> {
+    let Some(salt) = super::short_string(take(&mut raw.cache_salt), "cache_salt", MAX_SALT_CHARS)?
+    else {
+        return Ok(None);
+    };
+    if salt.is_empty() {
+        return Err(ApiError::empty_string("cache_salt"));
+    }
+    if salt.contains(['@', '/', '\\', '\0']) {
+        let why = "it must not contain '@', '/', '\\' or NUL.";
+        return Err(ApiError::invalid_value("cache_salt", why));
+    }
+    Ok(Some(salt))
+}

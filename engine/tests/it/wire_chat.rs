@@ -1,0 +1,201 @@
+//! Chat requests that must be taken, and what is understood.
+
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::chat::{ChatRequest, Role};
+
+#[track_caller]
+fn taken(body: &str) -> ChatRequest<'_> {
+    match ChatRequest::parse(body.as_bytes()) {
+        Ok(request) => request,
+        Err(error) => panic!("refused: {body}\n{error}"),
+    }
+}
+
+fn with(members: &str) -> String {
+    format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],{members}}}"#)
+}
+
+#[test]
+fn the_smallest_request() {
+    let request = taken(r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
+    assert_eq!(request.model, "m");
+    assert_eq!(request.messages.len(), 1);
+    assert_eq!(request.messages[0].role, Role::User);
+    assert_eq!(request.messages[0].content, "hi");
+    assert!(!request.stream && !request.include_usage && !request.ignore_eos);
+    assert_eq!((request.max_tokens, request.seed, request.priority), (None, None, 0));
+}
+
+#[test]
+fn null_counts_as_not_sent_everywhere() {
+    let names = [
+        "functions",
+        "function_call",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "max_completion_tokens",
+        "n",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "logprobs",
+        "top_logprobs",
+        "user",
+        "seed",
+        "response_format",
+        "service_tier",
+        "max_tokens",
+        "reasoning_effort",
+        "logit_bias",
+        "stop",
+        "stream",
+        "stream_options",
+        "store",
+        "metadata",
+        "prediction",
+        "verbosity",
+        "modalities",
+        "audio",
+        "web_search_options",
+        "safety_identifier",
+        "prompt_cache_key",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "length_penalty",
+        "use_beam_search",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+        "bad_words",
+        "allowed_token_ids",
+        "include_stop_str_in_output",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "truncate_prompt_tokens",
+        "prompt_logprobs",
+        "echo",
+        "add_generation_prompt",
+        "continue_final_message",
+        "add_special_tokens",
+        "chat_template_kwargs",
+        "documents",
+        "mm_processor_kwargs",
+        "structured_outputs",
+        "priority",
+        "request_id",
+        "return_token_ids",
+        "stream_interval",
+        "cache_salt",
+        "session_id",
+        "vllm_xargs",
+        "kv_transfer_params",
+        "include_reasoning",
+    ];
+    for name in names {
+        taken(&with(&format!(r#""{name}":null"#)));
+    }
+    let all: Vec<String> = names.iter().map(|name| format!(r#""{name}":null"#)).collect();
+    assert_eq!(taken(&with(&all.join(","))), taken(&with(r#""x":0"#)));
+}
+
+#[test]
+fn values_that_ask_for_nothing_are_harmless() {
+    for members in [
+        r#""n":1"#,
+        r#""stop":[]"#,
+        r#""logprobs":false"#,
+        r#""response_format":{"type":"text"}"#,
+        r#""parallel_tool_calls":true"#,
+        r#""temperature":0"#,
+        r#""temperature":2"#,
+        r#""temperature":0.7,"top_p":0"#,
+        r#""top_p":1.0"#,
+        r#""presence_penalty":-2,"frequency_penalty":2.0"#,
+        r#""logit_bias":{"50256":-100,"0":1.5}"#,
+        r#""functions":[],"function_call":"none""#,
+        r#""metadata":{"a":"b"},"store":true,"service_tier":"auto","user":"u""#,
+        r#""reasoning_effort":"xhigh","verbosity":"low","modalities":["text"]"#,
+        r#""top_k":-1,"min_p":0.1,"repetition_penalty":1.1,"stop_token_ids":[1,2]"#,
+        r#""chat_template_kwargs":{"enable_thinking":false},"skip_special_tokens":true"#,
+        r#""a_field_that_nobody_knows":{"deep":[1,{"x":null}]}"#,
+        r#""stream":true,"stream_options":{"include_obfuscation":false,"future":1}"#,
+        r#""stream":true,"stream_options":{}"#,
+        r#""max_tokens":99999999999"#,
+    ] {
+        taken(&with(members));
+    }
+}
+
+#[test]
+fn content_parts_are_joined_without_a_separator() {
+    let request = taken(
+        r#"{"model":"m","messages":[{"role":"user","content":[
+            {"type":"text","text":"one"},{"type":"text","text":"\ntwo"},
+            {"type":"refusal","refusal":"three"}]}]}"#,
+    );
+    assert_eq!(request.messages[0].content, "one\ntwothree");
+}
+
+#[test]
+fn a_conversation_with_tools_in_its_history_is_read() {
+    let request = taken(
+        r#"{"model":"m","messages":[
+            {"role":"developer","content":"Be brief."},
+            {"role":"user","content":"Weather?","name":"bob"},
+            {"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function",
+              "function":{"name":"weather","arguments":"{}"}}]},
+            {"role":"tool","tool_call_id":"call_1","content":"rain"},
+            {"role":"assistant","content":"It rains.","refusal":null,"reasoning_content":"hm"}]}"#,
+    );
+    let roles: Vec<&str> = request.messages.iter().map(|m| m.role.as_str()).collect();
+    assert_eq!(roles, ["developer", "user", "assistant", "tool", "assistant"]);
+    let texts: Vec<&str> = request.messages.iter().map(|m| m.content.as_ref()).collect();
+    assert_eq!(texts, ["Be brief.", "Weather?", "", "rain", "It rains."]);
+    assert_eq!(request.last_user_text(), "Weather?");
+}
+
+#[test]
+fn escapes_are_undone_and_plain_texts_are_borrowed() {
+    let body = r#"{"mod\u0065l":"m\u00e9","messages":[
+        {"role":"user","content":"plain"},{"role":"user","content":"a\"b\\\n\ud83d\ude00"}]}"#;
+    let request = taken(body);
+    assert_eq!(request.model, "mé");
+    assert_eq!(request.messages[1].content, "a\"b\\\n😀");
+    let plain = &request.messages[0].content;
+    assert!(body.as_bytes().as_ptr_range().contains(&plain.as_ptr()), "not copied");
+}
+
+#[test]
+fn limits_seeds_and_vllms_fields_are_understood() {
+    let body = with(
+        r#""max_tokens":10,"max_completion_tokens":20,"seed":-9223372036854775808,
+           "stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},
+           "ignore_eos":true,"min_tokens":5,"priority":-3,"cache_salt":"tenant",
+           "request_id":"abc","user":"u1""#,
+    );
+    let request = taken(&body);
+    assert_eq!(request.max_tokens, Some(Tokens::new(20)), "max_completion_tokens wins");
+    assert_eq!(request.min_tokens, Tokens::new(5));
+    assert_eq!(request.seed, Some(i64::MIN));
+    assert!(request.stream && request.include_usage && request.continuous_usage);
+    assert!(request.ignore_eos);
+    assert_eq!(request.priority, -3);
+    assert_eq!(request.cache_salt.as_deref(), Some("tenant"));
+    assert_eq!(request.request_id.as_deref(), Some("abc"));
+    assert_eq!(request.user.as_deref(), Some("u1"));
+
+    let body = with(r#""max_tokens":10"#);
+    assert_eq!(taken(&body).max_tokens, Some(Tokens::new(10)), "max_tokens alone");
+    let body = with(r#""max_tokens":99999999999"#);
+    assert_eq!(taken(&body).max_tokens, Some(Tokens::new(u32::MAX)), "as good as no limit");
+}
+
+#[test]
+fn nesting_up_to_the_limit_is_read() {
+    // The body's own object is the first level.
+    let deep = "[".repeat(127) + &"]".repeat(127);
+    taken(&with(&format!(r#""unknown":{deep}"#)));
+}
