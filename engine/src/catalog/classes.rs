@@ -1,0 +1,113 @@
+//! Engine classes: how near to the hardware's peaks a kind of engine comes.
+
+use std::sync::LazyLock;
+
+use super::{Row, Unknown, find};
+use crate::sim::scheduler::cost::{Efficiency, Overlap};
+use crate::units::SimSpan;
+
+/// A set of constants that were fitted together. Single numbers of it mean little: within a set,
+/// bandwidth trades against host time, and arithmetic against overlap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EngineClass {
+    /// Its name in `models.yml` (`engine_class`).
+    pub id: &'static str,
+    /// The engine and release whose measurements it was fitted on.
+    pub engine: &'static str,
+    /// The GPUs and runs that it was fitted on.
+    pub fitted_on: &'static str,
+    /// The constants of a step.
+    pub efficiency: Efficiency,
+    /// Time per request outside of steps: half before it is queued, half after its last token.
+    pub request_overhead: SimSpan,
+    /// What the engine gives to its KV cache.
+    pub kv_memory: KvMemory,
+}
+
+/// How an engine sizes its KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvMemory {
+    /// vLLM and SGLang: a fraction of all memory, less the weights and the reserve.
+    OfTotal,
+    /// TensorRT-LLM: a fraction of what weights and reserve leave.
+    OfRest,
+}
+
+static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
+    Row::parse_all(include_str!("../../data/engine_classes.csv"), |row| EngineClass {
+        id: row.text("id"),
+        engine: row.text("engine"),
+        fitted_on: row.text("fitted_on"),
+        efficiency: Efficiency {
+            weight_bandwidth: row.number("mbu"),
+            linear_compute: row.number("mfu"),
+            kv_bandwidth: row.number("mbu_kv"),
+            attention_compute: row.number("mfu_attn"),
+            link_bandwidth: row.number("ar_eff"),
+            all_reduce_latency: row.number("ar_lat_us") * 1e-6,
+            host_per_step: row.number("t_step_ms") * 1e-3,
+            host_per_layer: row.number("t_layer_us") * 1e-6,
+            host_per_sequence: row.number("t_seq_us") * 1e-6,
+            overlap: Overlap::Norm(row.number("p")),
+        },
+        request_overhead: SimSpan::from_secs_f64(row.number("t_req_ms") * 1e-3),
+        kv_memory: match row.text("kv_memory") {
+            "of_rest" => KvMemory::OfRest,
+            _ => KvMemory::OfTotal,
+        },
+    })
+});
+
+impl EngineClass {
+    /// `generic`: typical constants, set by hand, for engines and GPUs that nobody has measured.
+    pub fn generic() -> &'static Self {
+        &CLASSES[0]
+    }
+}
+
+/// All engine classes, `generic` first.
+pub fn engine_classes() -> &'static [EngineClass] {
+    &CLASSES
+}
+
+/// The engine class that `name` means.
+///
+/// # Errors
+/// If no entry, or more than one, fits.
+pub fn engine_class(name: &str) -> Result<&'static EngineClass, Unknown> {
+    find(name, CLASSES.iter().map(|class| class.id)).map(|place| &CLASSES[place])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_a_set_that_can_be() {
+        assert_eq!(EngineClass::generic().id, "generic");
+        assert_eq!(engine_classes().len(), 9);
+        for class in engine_classes() {
+            let e = class.efficiency;
+            for share in [
+                e.weight_bandwidth,
+                e.linear_compute,
+                e.kv_bandwidth,
+                e.attention_compute,
+                e.link_bandwidth,
+            ] {
+                assert!((0.1..=1.0).contains(&share), "{}: {share}", class.id);
+            }
+            assert!((0.5e-3..5e-3).contains(&e.host_per_step), "{}", class.id);
+            assert!((5e-6..50e-6).contains(&e.host_per_layer), "{}", class.id);
+        }
+    }
+
+    #[test]
+    fn a_class_is_found_by_name() {
+        let class = engine_class("vllm-v1-hopper-bf16").unwrap();
+        assert_eq!(class.efficiency.linear_compute, 0.66);
+        assert_eq!(class.request_overhead, SimSpan::from_ms(25));
+        assert_eq!(engine_class("trtllm").unwrap().kv_memory, KvMemory::OfRest);
+        assert!(engine_class("vllm-hopper").unwrap_err().candidates.len() >= 3);
+    }
+}
