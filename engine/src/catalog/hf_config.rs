@@ -325,7 +325,7 @@ fn required(field: &'static str, value: Option<f64>) -> Result<f64, CannotDerive
 
 fn optional(field: &'static str, value: Option<f64>) -> Result<Option<f64>, CannotDerive> {
     match value {
-        Some(value) if value >= 1.0 && value <= MOST && value.fract() == 0.0 => Ok(Some(value)),
+        Some(value) if (1.0..=MOST).contains(&value) && value.fract() == 0.0 => Ok(Some(value)),
         Some(value) => Err(CannotDerive::OutOfRange(field, value)),
         None => Ok(None),
     }
