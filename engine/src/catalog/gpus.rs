@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::{Row, Unknown, find};
-use crate::units::Bytes;
+use crate::units::{Bytes, Tokens};
 
 /// One GPU: from the catalogue, or from a hardware profile of the user's own.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,21 @@ pub struct GpuShape {
     /// One-way bandwidth to the other GPUs of a tensor-parallel group, bytes/s; `None` if not
     /// known.
     pub link: Option<f64>,
+}
+
+impl GpuShape {
+    /// What vLLM's server takes for (`max_num_batched_tokens`, `max_num_seqs`) where nothing is
+    /// said: more on GPUs with more memory, except for the A100.
+    pub fn default_limits(&self) -> (Tokens, u32) {
+        let gib = self.hbm.get() >> 30;
+        if gib >= 160 {
+            (Tokens::new(16_384), 1024)
+        } else if gib >= 70 && !self.id.starts_with("a100") {
+            (Tokens::new(8192), 1024)
+        } else {
+            (Tokens::new(2048), 256)
+        }
+    }
 }
 
 static GPUS: LazyLock<Vec<(&'static str, GpuShape)>> = LazyLock::new(|| {
@@ -69,6 +84,19 @@ mod tests {
         assert_eq!((h100.fp8_peak, h100.fp4_peak, h100.link), (Some(1979e12), None, Some(450e9)));
         // 79.6 GiB.
         assert_eq!(h100.hbm.get(), 85_469_849_190);
+    }
+
+    #[test]
+    fn limits_grow_with_memory_as_in_vllm() {
+        let limits = |id| {
+            let (budget, sequences) = gpu(id).unwrap().default_limits();
+            (budget.get(), sequences)
+        };
+        assert_eq!(limits("l4"), (2048, 256));
+        assert_eq!(limits("a100-80gb-sxm"), (2048, 256));
+        assert_eq!(limits("h100-sxm"), (8192, 1024));
+        assert_eq!(limits("h200"), (8192, 1024));
+        assert_eq!(limits("b200"), (16_384, 1024));
     }
 
     #[test]
