@@ -103,6 +103,10 @@ impl BuildHasher for FixedState {
     }
 }
 
+/// A map that is looked up and never iterated: its order depends on nothing random, but on history.
+#[expect(clippy::disallowed_types, reason = "the one place that names it, with a fixed hasher")]
+pub type LookupMap<K, V> = std::collections::HashMap<K, V, FixedState>;
+
 /// The hasher of [`FixedState`]: FNV-1a over 8-byte words with a SplitMix64 finish.
 #[derive(Clone, Debug)]
 pub struct FixedHasher {

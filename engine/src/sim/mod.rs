@@ -6,9 +6,14 @@
 //! not bend the timeline.
 //!
 //! Calling order: [`Engine::submit`] and [`Engine::cancel`] whenever something arrives, with the
-//! time of the arrival; then [`Engine::advance`] at (or any time after) [`Engine::deadline`].
-//! Before a submit or cancel at `now`, all that is due before `now` must have been fetched with
-//! `advance(now)`; the engine asserts that time never runs back.
+//! time of the arrival; then [`Engine::advance`] at (or any time after) [`Engine::deadline`]. The
+//! engine asserts that time never runs back.
+//!
+//! Inputs at an instant come before what is due at that instant, and how often `advance` is called
+//! changes nothing: an input at `now` lets all happen that is due *before* `now` (it is kept for the
+//! next `advance`), and the next `advance(now)` lets happen what is due at `now`. Only a caller that
+//! advances to `now` and then hands in another input at the same `now` is too late for that
+//! instant's plan, and hears of it with the next one.
 
 pub mod scheduler;
 pub mod solo;
@@ -152,8 +157,9 @@ impl Engine {
         }
     }
 
-    /// The client is gone: the job's blocks are free by the next step and no event of it follows.
-    /// An unknown id (it has just finished) is no error.
+    /// The client is gone: the job's blocks are free at once and nothing happens to it any more.
+    /// Events of it that happened before `now` and were not fetched are still delivered. An unknown
+    /// id (it has just finished) is no error.
     pub fn cancel(&mut self, now: SimTime, id: JobId) {
         match self {
             Self::Instant(engine) => engine.cancel(now, id),

@@ -1,7 +1,16 @@
 //! The engines in which a job is alone on its own timetable: `instant` and `fixed_rate`.
+//!
+//! No job here ever delays another, and nothing is planned: when a job arrives, the instant of each
+//! of its tokens is known. The invariant: a token's instant is computed from the arrival and the
+//! token's number alone, never from the token before it, so a timetable cannot drift.
 
-use crate::sim::{Event, Job, Verdict};
-use crate::units::{JobId, Rate, SimSpan, SimTime};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use crate::seed::LookupMap;
+use crate::sim::{Event, Finish, Job, Verdict, What};
+use crate::units::{JobId, Rate, SimSpan, SimTime, Tokens};
 
 /// The timetable of `engine: fixed_rate`: the first token after `overhead` + prompt ÷ `prefill`,
 /// then one every 1 ÷ `decode`, on absolute deadlines.
@@ -15,48 +24,243 @@ pub struct FixedRateSpec {
     pub decode: Rate,
 }
 
-/// `engine: instant`.
-#[derive(Debug, Default)]
-pub struct Instant {}
-
-/// `engine: fixed_rate`.
-#[derive(Debug)]
-pub struct FixedRate {}
-
-#[expect(clippy::todo, unused_variables, missing_docs, reason = "filled in by the next commits")]
-impl Instant {
-    pub fn new() -> Self {
-        todo!()
-    }
-    pub fn submit(&mut self, now: SimTime, job: &Job) -> Verdict {
-        todo!()
-    }
-    pub fn cancel(&mut self, now: SimTime, id: JobId) {
-        todo!()
-    }
-    pub fn deadline(&self) -> Option<SimTime> {
-        todo!()
-    }
-    pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
-        todo!()
+/// How many tokens a job gets, and why no more.
+fn output_of(job: &Job) -> (Tokens, Finish) {
+    let most = job.max_tokens.max(Tokens::new(1));
+    match job.stop_after.map(|stop| stop.max(Tokens::new(1))) {
+        Some(stop) if stop <= most => (stop, Finish::Stop),
+        _ => (most, Finish::Length),
     }
 }
 
-#[expect(clippy::todo, unused_variables, missing_docs, reason = "filled in by the next commits")]
-impl FixedRate {
-    pub fn new(spec: FixedRateSpec) -> Self {
-        todo!()
+/// `engine: instant`: a job's tokens all happen at the instant of its arrival.
+#[derive(Debug, Default)]
+pub struct Instant {
+    now: SimTime,
+    /// Jobs whose events have not been fetched, in order of arrival.
+    arrived: Vec<Arrived>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    at: SimTime,
+    job: JobId,
+    tokens: Tokens,
+    finish: Finish,
+}
+
+impl Instant {
+    /// An idle engine.
+    pub fn new() -> Self {
+        Self::default()
     }
+
+    /// See [`Engine::submit`](crate::sim::Engine::submit).
     pub fn submit(&mut self, now: SimTime, job: &Job) -> Verdict {
-        todo!()
+        self.pass_to(now);
+        let (tokens, finish) = output_of(job);
+        self.arrived.push(Arrived { at: now, job: job.id, tokens, finish });
+        Verdict::Queued
     }
+
+    /// See [`Engine::cancel`](crate::sim::Engine::cancel): too late unless it arrives at the very
+    /// instant of the job.
     pub fn cancel(&mut self, now: SimTime, id: JobId) {
-        todo!()
+        self.pass_to(now);
+        self.arrived.retain(|arrived| arrived.job != id || arrived.at < now);
     }
+
+    /// See [`Engine::deadline`](crate::sim::Engine::deadline).
     pub fn deadline(&self) -> Option<SimTime> {
-        todo!()
+        self.arrived.first().map(|arrived| arrived.at)
     }
+
+    /// See [`Engine::advance`](crate::sim::Engine::advance).
     pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
-        todo!()
+        self.pass_to(now);
+        for Arrived { at, job, tokens, finish } in self.arrived.drain(..) {
+            out.push(Event { at, job, what: What::Admitted { cached: Tokens::ZERO } });
+            out.extend((1..=tokens.get()).map(|index| {
+                let finish = (index == tokens.get()).then_some(finish);
+                Event { at, job, what: What::Token { index: Tokens::new(index), finish } }
+            }));
+        }
+    }
+
+    /// Jobs that the engine holds.
+    pub fn held(&self) -> usize {
+        self.arrived.len()
+    }
+
+    fn pass_to(&mut self, now: SimTime) {
+        assert!(now >= self.now, "time runs back from {} to {now}", self.now);
+        self.now = now;
+    }
+}
+
+/// `engine: fixed_rate`.
+#[derive(Debug)]
+pub struct FixedRate {
+    spec: FixedRateSpec,
+    now: SimTime,
+    streams: Vec<Stream>,
+    vacant: Vec<u32>,
+    by_id: LookupMap<JobId, u32>,
+    /// The next token of each stream, earliest first; of equal ones the job that arrived first.
+    /// Cancelled streams leave their entry behind, told apart by the order of arrival.
+    due: BinaryHeap<Reverse<(SimTime, u64, u32)>>,
+    arrivals: u64,
+    /// What happened and has not been fetched.
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    job: JobId,
+    /// Order of arrival; `u64::MAX`: no stream.
+    order: u64,
+    first: SimTime,
+    /// Tokens given out so far.
+    given: u32,
+    tokens: u32,
+    finish: Finish,
+}
+
+impl FixedRate {
+    /// An idle engine.
+    pub fn new(spec: FixedRateSpec) -> Self {
+        Self {
+            spec,
+            now: SimTime::ZERO,
+            streams: Vec::new(),
+            vacant: Vec::new(),
+            by_id: Default::default(),
+            due: BinaryHeap::new(),
+            arrivals: 0,
+            events: Vec::new(),
+        }
+    }
+
+    /// See [`Engine::submit`](crate::sim::Engine::submit).
+    pub fn submit(&mut self, now: SimTime, job: &Job) -> Verdict {
+        self.run_before(now);
+        let (tokens, finish) = output_of(job);
+        let prompt = self.spec.prefill.time_for(u64::from(job.prompt.get()));
+        let stream = Stream {
+            job: job.id,
+            order: self.arrivals,
+            first: now + self.spec.overhead + prompt,
+            given: 0,
+            tokens: tokens.get(),
+            finish,
+        };
+        self.arrivals += 1;
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.streams[slot as usize] = stream;
+                slot
+            }
+            None => {
+                self.streams.push(stream);
+                self.streams.len() as u32 - 1
+            }
+        };
+        let before = self.by_id.insert(job.id, slot);
+        assert!(before.is_none(), "job {} is submitted twice", job.id);
+        self.due.push(Reverse((stream.first, stream.order, slot)));
+        self.events.push(Event {
+            at: now,
+            job: job.id,
+            what: What::Admitted { cached: Tokens::ZERO },
+        });
+        Verdict::Queued
+    }
+
+    /// See [`Engine::cancel`](crate::sim::Engine::cancel).
+    pub fn cancel(&mut self, now: SimTime, id: JobId) {
+        self.run_before(now);
+        if let Some(slot) = self.by_id.remove(&id) {
+            self.vacate(slot);
+            self.drop_cancelled();
+            self.events.retain(|event| event.job != id || event.at < now);
+        }
+    }
+
+    /// See [`Engine::deadline`](crate::sim::Engine::deadline).
+    pub fn deadline(&self) -> Option<SimTime> {
+        let unfetched = self.events.first().map(|event| event.at);
+        unfetched.or_else(|| self.due.peek().map(|&Reverse((at, ..))| at))
+    }
+
+    /// See [`Engine::advance`](crate::sim::Engine::advance).
+    pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
+        self.pass_to(now);
+        out.append(&mut self.events);
+        self.run(|at| at <= now, out);
+    }
+
+    /// Jobs that the engine holds.
+    pub fn held(&self) -> usize {
+        self.by_id.len()
+    }
+
+    fn run_before(&mut self, now: SimTime) {
+        self.pass_to(now);
+        let mut events = std::mem::take(&mut self.events);
+        self.run(|at| at < now, &mut events);
+        self.events = events;
+    }
+
+    fn run(&mut self, is_due: impl Fn(SimTime) -> bool, events: &mut Vec<Event>) {
+        while let Some(mut entry) = self.due.peek_mut() {
+            let Reverse((at, order, slot)) = *entry;
+            if !is_due(at) {
+                break;
+            }
+            let stream = &mut self.streams[slot as usize];
+            if stream.order != order {
+                PeekMut::pop(entry);
+                continue;
+            }
+            stream.given += 1;
+            let last = stream.given == stream.tokens;
+            let what = What::Token {
+                index: Tokens::new(stream.given),
+                finish: last.then_some(stream.finish),
+            };
+            events.push(Event { at, job: stream.job, what });
+            if last {
+                let job = stream.job;
+                PeekMut::pop(entry);
+                stream.order = u64::MAX;
+                self.vacant.push(slot);
+                self.by_id.remove(&job);
+            } else {
+                // From the whole count, so that no rounding adds up.
+                let next = stream.first + self.spec.decode.time_for(u64::from(stream.given));
+                *entry = Reverse((next, order, slot));
+            }
+        }
+        self.drop_cancelled();
+    }
+
+    /// Keeps the head of the heap a live stream, so that `deadline` need not look further.
+    fn drop_cancelled(&mut self) {
+        while let Some(&Reverse((_, order, slot))) = self.due.peek() {
+            if self.streams[slot as usize].order == order {
+                break;
+            }
+            self.due.pop();
+        }
+    }
+
+    fn vacate(&mut self, slot: u32) {
+        self.streams[slot as usize].order = u64::MAX;
+        self.vacant.push(slot);
+    }
+
+    fn pass_to(&mut self, now: SimTime) {
+        assert!(now >= self.now, "time runs back from {} to {now}", self.now);
+        self.now = now;
     }
 }

@@ -1,0 +1,83 @@
+//! The settings of the scheduler, in vLLM's names.
+//!
+//! Plain data: nothing here is checked, and defaults of a server (which depend on its GPU) are the
+//! configuration's business.
+
+use crate::sim::scheduler::cost::StepCost;
+use crate::units::{Blocks, Tokens};
+
+/// The release of vLLM whose rules this scheduler follows.
+pub const VLLM_VERSION: &str = "0.33.0";
+
+/// How requests are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// By (priority, arrival).
+    Priority,
+}
+
+/// Whether a step is planned before or after the results of the one before it are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduling {
+    /// vLLM's server default: one step ahead of the results.
+    #[default]
+    Asynchronous,
+    /// Each step waits for the results of the one before it.
+    Synchronous,
+}
+
+/// Where blocks go when their last user leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreedBlocks {
+    /// Blocks without a prefix key to the front of the free list, the others to its end: since
+    /// vLLM 0.23.
+    #[default]
+    UncachedFirst,
+    /// All to the end: vLLM before 0.23.
+    AllLast,
+}
+
+/// The settings of one simulated GPU; names, meanings and defaults are vLLM's (see
+/// [`VLLM_VERSION`]), except where a doc says otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedulerSpec {
+    /// `max_num_batched_tokens`: the token budget of a step.
+    pub max_num_batched_tokens: Tokens,
+    /// `max_num_seqs`: the most requests in the running batch.
+    pub max_num_seqs: u32,
+    /// `max_num_active_seqs`, if set lower than `max_num_seqs`.
+    pub max_num_active_seqs: Option<u32>,
+    /// `max_model_len`.
+    pub max_model_len: Tokens,
+    /// Tokens per KV-cache block.
+    pub block_size: Tokens,
+    /// All blocks of the KV cache, the placeholder block 0 included: usable are one fewer.
+    pub num_blocks: Blocks,
+    /// `enable_prefix_caching`.
+    pub prefix_caching: bool,
+    /// FCFS or priority.
+    pub policy: Policy,
+    /// `long_prefill_token_threshold`; 0 is off.
+    pub long_prefill_token_threshold: Tokens,
+    /// `long_prefill_token_threshold_adaptive`.
+    pub long_prefill_adaptive: bool,
+    /// `enable_chunked_prefill`.
+    pub chunked_prefill: bool,
+    /// `scheduler_reserve_full_isl`.
+    pub reserve_full_isl: bool,
+    /// `watermark`: the fraction of blocks that admission leaves free.
+    pub watermark: f64,
+    /// `prefill_schedule_interval`, in steps; 1 is off.
+    pub prefill_interval: u32,
+    /// Asynchronous (vLLM's default) or synchronous.
+    pub scheduling: Scheduling,
+    /// `max_num_queued_reqs`: above it a submit is refused; `None` is unlimited.
+    pub max_num_queued_reqs: Option<u32>,
+    /// Where freed blocks go on the free list; vLLM changed it in 0.23.
+    pub freed_blocks: FreedBlocks,
+    /// How long a step takes.
+    pub cost: StepCost,
+}
