@@ -1,4 +1,5 @@
 //! Integration tests of the engine: one binary, features told as stories.
 
+mod differential;
 mod wire_bad_bodies;
 mod wire_chat;
