@@ -12,9 +12,13 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::escape;
+
 /// Appends `text` as a JSON string, quotes included.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
-    sonic_rs::to_writer(out, text).expect("writing a string to memory cannot fail");
+    out.push(b'"');
+    escape::json_string_content(text, out);
+    out.push(b'"');
 }
 
 /// Appends `text` as a JSON string, or `null`.

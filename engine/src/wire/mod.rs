@@ -6,6 +6,11 @@
 //! allocates per token.
 
 pub mod chat;
+pub mod client;
+pub mod completion;
 pub mod error;
 mod json;
 pub mod json_guard;
+pub mod models;
+pub mod sse;
+pub mod usage;

@@ -2,4 +2,6 @@
 
 mod differential;
 mod wire_bad_bodies;
+mod wire_bodies;
 mod wire_chat;
+mod wire_sse;
