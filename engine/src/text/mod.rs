@@ -8,7 +8,9 @@
 //! [`script`] holds the answer, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
 //! asked.
 
+mod fold;
 pub mod matcher;
+mod prefilter;
 pub mod prompt;
 pub mod responses;
 pub mod script;

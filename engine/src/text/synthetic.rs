@@ -9,7 +9,6 @@
 //! escapes are the line feeds between paragraphs.
 
 use super::prompt::{self, Message};
-use super::tokenizer;
 use crate::seed::Seed;
 use crate::units::Tokens;
 
@@ -261,6 +260,7 @@ static WORDS: [Word; 128] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::tokenizer;
 
     fn text(filler: Filler) -> String {
         (0..filler.len().get()).map(|k| filler.piece(k)).collect()
