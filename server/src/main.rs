@@ -1,5 +1,7 @@
 //! `llmsimulator`: the server.
 
-fn main() {
-    llmsimulator::main();
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    llmsimulator::main()
 }

@@ -1,0 +1,526 @@
+//! Typed access to a [`tree`](super::tree): the one way from a node to a Rust value.
+//!
+//! [`Fields`] hands out the values of a mapping by name, remembers which names were asked for, and
+//! reports all others when it is closed; [`Value`] turns a node into a number, a text, a list. The
+//! invariant: a getter that returns `None` for a value that is there has reported why.
+
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use super::problem::{Hint, Report};
+use super::scalar::{Meaning, meaning, meaning_as_boolean, meaning_as_number};
+use super::tree::{Kind, Node, Place, Scalar};
+
+/// A value with the place it was read from, for checks that come later.
+#[derive(Clone, Debug)]
+pub(super) struct Placed<T> {
+    pub(super) value: T,
+    pub(super) at: Place,
+    pub(super) path: String,
+}
+
+impl<T> Placed<T> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Placed<U> {
+        Placed { value: change(self.value), at: self.at, path: self.path }
+    }
+}
+
+/// A node with the path that leads to it.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    pub(super) node: Rc<Node>,
+    pub(super) path: String,
+}
+
+impl Value {
+    pub(super) fn root(node: Rc<Node>) -> Self {
+        Self { node, path: String::new() }
+    }
+
+    pub(super) fn at(&self) -> Place {
+        self.node.at
+    }
+
+    pub(super) fn placed<T>(&self, value: T) -> Placed<T> {
+        Placed { value, at: self.at(), path: self.path.clone() }
+    }
+
+    /// Nothing was written, or `null`: as good as not there.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.node.kind, Kind::Scalar(scalar) if meaning(scalar) == Meaning::Null)
+    }
+
+    pub(super) fn is_scalar(&self) -> bool {
+        matches!(self.node.kind, Kind::Scalar(_))
+    }
+
+    pub(super) fn is_mapping(&self) -> bool {
+        matches!(self.node.kind, Kind::Mapping(_))
+    }
+
+    pub(super) fn problem(&self, report: &mut Report<'_>, message: impl Into<String>, hint: Hint) {
+        report.add(self.at(), &self.path, message, hint);
+    }
+
+    /// The value is not of the kind that is wanted.
+    fn not(&self, report: &mut Report<'_>, wanted: &str, hint: Hint) {
+        let message = format!("must be {wanted}, but is {}", describe(&self.node));
+        self.problem(report, message, hint);
+    }
+
+    fn scalar(&self) -> Option<&Scalar> {
+        match &self.node.kind {
+            Kind::Scalar(scalar) => Some(scalar),
+            Kind::Sequence(_) | Kind::Mapping(_) => None,
+        }
+    }
+
+    /// A text. Unquoted numbers and booleans are not: which of `1.0` and `1.00` would be meant?
+    pub(super) fn text(&self, report: &mut Report<'_>) -> Option<Placed<String>> {
+        match self.scalar().map(|scalar| (scalar, meaning(scalar))) {
+            Some((scalar, Meaning::Text)) => Some(self.placed(scalar.text.clone())),
+            Some((scalar, Meaning::Null)) if !scalar.text.is_empty() => {
+                self.not(report, "text", Hint::new(format!("quote it: \"{}\"", scalar.text)));
+                None
+            }
+            Some((_, Meaning::Null)) => {
+                self.not(report, "text", Hint::new("for an empty text write \"\""));
+                None
+            }
+            Some((scalar, _)) => {
+                self.not(report, "text", Hint::new(format!("quote it: \"{}\"", scalar.text)));
+                None
+            }
+            None => {
+                self.not(report, "text", Hint::NONE);
+                None
+            }
+        }
+    }
+
+    /// A text with something in it.
+    pub(super) fn name(&self, report: &mut Report<'_>) -> Option<Placed<String>> {
+        let text = self.text(report)?;
+        if text.value.trim().is_empty() {
+            self.problem(report, "must not be empty", Hint::NONE);
+            return None;
+        }
+        Some(text)
+    }
+
+    /// One of `allowed`; gives its index.
+    pub(super) fn one_of(
+        &self,
+        report: &mut Report<'_>,
+        allowed: &'static [&'static str],
+    ) -> Option<Placed<&'static str>> {
+        let scalar = self.scalar();
+        let typed = scalar.map(|scalar| scalar.text.as_str()).unwrap_or_default();
+        if let Some(found) = allowed.iter().find(|name| **name == typed) {
+            return Some(self.placed(*found));
+        }
+        let all: Vec<String> = allowed.iter().map(|name| format!("`{name}`")).collect();
+        let hint = Hint::one_of(typed, allowed.iter().copied());
+        self.not(report, &format!("one of {}", all.join(", ")), hint);
+        None
+    }
+
+    /// `true` or `false` (also `yes`, `no`, `on`, `off`).
+    pub(super) fn boolean(&self, report: &mut Report<'_>) -> Option<Placed<bool>> {
+        match self.scalar().map(meaning_as_boolean) {
+            Some(Meaning::Boolean(value)) => Some(self.placed(value)),
+            _ => {
+                self.not(report, "`true` or `false`", Hint::NONE);
+                None
+            }
+        }
+    }
+
+    /// A whole number in `range`.
+    pub(super) fn whole(
+        &self,
+        report: &mut Report<'_>,
+        range: RangeInclusive<u64>,
+    ) -> Option<Placed<u64>> {
+        let whole = match self.scalar().map(meaning_as_number) {
+            Some(Meaning::Whole(whole)) => whole,
+            // `1e6` and `8192.0` are whole numbers too, if a little oddly put.
+            Some(Meaning::Number(number)) if number.fract() == 0.0 && number.abs() < 1e18 => {
+                number as i128
+            }
+            _ => {
+                self.not(report, "a whole number", self.number_hint());
+                return None;
+            }
+        };
+        match u64::try_from(whole) {
+            Ok(value) if range.contains(&value) => Some(self.placed(value)),
+            _ => {
+                let (least, most) = (range.start(), range.end());
+                let message = match *most {
+                    u64::MAX => format!("must be at least {least}, but is {whole}"),
+                    most => format!("must be from {least} to {most}, but is {whole}"),
+                };
+                self.problem(report, message, Hint::NONE);
+                None
+            }
+        }
+    }
+
+    /// A whole number of 64 bits, which may be negative.
+    pub(super) fn integer(&self, report: &mut Report<'_>) -> Option<Placed<i64>> {
+        let Some(Meaning::Whole(whole)) = self.scalar().map(meaning_as_number) else {
+            self.not(report, "a whole number", self.number_hint());
+            return None;
+        };
+        match i64::try_from(whole) {
+            Ok(value) => Some(self.placed(value)),
+            Err(_) => {
+                self.problem(report, format!("does not fit into 64 bits: {whole}"), Hint::NONE);
+                None
+            }
+        }
+    }
+
+    /// A finite number in `range`.
+    pub(super) fn number(&self, report: &mut Report<'_>, range: Range) -> Option<Placed<f64>> {
+        let number = match self.scalar().map(meaning_as_number) {
+            Some(Meaning::Whole(whole)) => whole as f64,
+            Some(Meaning::Number(number)) if number.is_finite() => number,
+            Some(Meaning::Number(number)) => {
+                self.problem(report, format!("must be finite, but is {number}"), Hint::NONE);
+                return None;
+            }
+            _ => {
+                self.not(report, "a number", self.number_hint());
+                return None;
+            }
+        };
+        if !range.contains(number) {
+            let hint = Hint::maybe(range.advice(number));
+            self.problem(report, format!("must be {range}, but is {number}"), hint);
+            return None;
+        }
+        Some(self.placed(number))
+    }
+
+    /// For the ways in which people write numbers that YAML does not know.
+    fn number_hint(&self) -> Hint {
+        let Some(text) = self.scalar().map(|scalar| scalar.text.trim()) else { return Hint::NONE };
+        let bare: String = text.chars().filter(|c| !matches!(c, '_' | ',' | ' ' | '\'')).collect();
+        let digits = bare.chars().take_while(|c| c.is_ascii_digit() || *c == '.').count();
+        let (number, unit) = bare.split_at(digits);
+        let number = match number.trim_start_matches('0') {
+            "" if !number.is_empty() => "0",
+            trimmed if trimmed.starts_with('.') => number,
+            trimmed => trimmed,
+        };
+        if number.is_empty() || number.parse::<f64>().is_err() {
+            return Hint::NONE;
+        }
+        if unit.is_empty() {
+            return Hint::new(format!("write {number}"));
+        }
+        let factor: Option<u64> = match unit.to_ascii_lowercase().as_str() {
+            "k" => Some(1_000),
+            "m" => Some(1_000_000),
+            "ki" | "kib" => Some(1 << 10),
+            "mi" | "mib" => Some(1 << 20),
+            "gi" | "gib" => Some(1 << 30),
+            _ => None,
+        };
+        match (factor, number.parse::<u64>()) {
+            (Some(factor), Ok(number)) => Hint::new(format!(
+                "write the number without a unit, here {}",
+                u128::from(number) * u128::from(factor)
+            )),
+            _ => Hint::new(format!(
+                "write the number without a unit: the key's name says it ({})",
+                { self.path.rsplit('.').next().unwrap_or_default() }
+            )),
+        }
+    }
+
+    /// A list; each item with its path.
+    pub(super) fn list(&self, report: &mut Report<'_>) -> Option<Vec<Value>> {
+        match &self.node.kind {
+            Kind::Sequence(items) => Some(self.items(items)),
+            Kind::Scalar(_) | Kind::Mapping(_) => {
+                self.not(report, "a list", Hint::new("start each item with `- `"));
+                None
+            }
+        }
+    }
+
+    /// A list, or one value that stands for a list of one.
+    pub(super) fn one_or_more(&self) -> Vec<Value> {
+        match &self.node.kind {
+            Kind::Sequence(items) => self.items(items),
+            Kind::Scalar(_) | Kind::Mapping(_) => vec![self.clone()],
+        }
+    }
+
+    fn items(&self, items: &[Rc<Node>]) -> Vec<Value> {
+        let item = |(i, node): (usize, &Rc<Node>)| Value {
+            node: Rc::clone(node),
+            path: format!("{}[{i}]", self.path),
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    /// A mapping with fixed keys.
+    pub(super) fn fields(&self, report: &mut Report<'_>) -> Option<Fields> {
+        let entries = self.entries(report)?;
+        Some(Fields { at: self.at(), path: self.path.clone(), entries, asked: Vec::new() })
+    }
+
+    /// A mapping whose keys the user chooses.
+    pub(super) fn entries(&self, report: &mut Report<'_>) -> Option<Vec<Field>> {
+        let Kind::Mapping(entries) = &self.node.kind else {
+            self.not(report, "a mapping (`key: value` lines)", Hint::NONE);
+            return None;
+        };
+        let field = |entry: &super::tree::Entry| {
+            let path = join(&self.path, &entry.key);
+            let value = Value { node: Rc::clone(&entry.value), path };
+            Field { key: entry.key.clone(), key_at: entry.key_at, value, taken: false }
+        };
+        Some(entries.iter().map(field).collect())
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// Which numbers are allowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Range {
+    /// Above zero.
+    Positive,
+    /// Zero or more.
+    NotNegative,
+    /// Above zero, at most one.
+    Share,
+    /// Zero or more, below one.
+    Part,
+    /// At least one.
+    AtLeastOne,
+    /// A time in milliseconds: from nothing to an hour.
+    Milliseconds,
+}
+
+impl Range {
+    /// No quantity of ours is larger, and none so near zero that a division overflows.
+    const MOST: f64 = 1e15;
+    const LEAST: f64 = 1e-6;
+
+    fn contains(self, number: f64) -> bool {
+        match self {
+            Self::Positive => (Self::LEAST..=Self::MOST).contains(&number),
+            Self::NotNegative => (0.0..=Self::MOST).contains(&number),
+            Self::Share => (Self::LEAST..=1.0).contains(&number),
+            Self::Part => (0.0..1.0).contains(&number),
+            Self::AtLeastOne => (1.0..=Self::MOST).contains(&number),
+            Self::Milliseconds => (0.0..=3_600_000.0).contains(&number),
+        }
+    }
+
+    fn advice(self, number: f64) -> Option<String> {
+        match self {
+            Self::Share | Self::Part if number > 1.0 && number <= 100.0 => {
+                Some(format!("for {number} percent write {}", number / 100.0))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Positive => "from 0.000001 to 1e15",
+            Self::NotNegative => "from 0 to 1e15",
+            Self::Share => "above 0 and at most 1",
+            Self::Part => "from 0 to below 1",
+            Self::AtLeastOne => "from 1 to 1e15",
+            Self::Milliseconds => "from 0 to 3600000 milliseconds",
+        })
+    }
+}
+
+/// A key and its value.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) key: String,
+    pub(super) key_at: Place,
+    pub(super) value: Value,
+    taken: bool,
+}
+
+/// A mapping with fixed keys, being read.
+#[derive(Debug)]
+pub(super) struct Fields {
+    pub(super) at: Place,
+    pub(super) path: String,
+    entries: Vec<Field>,
+    asked: Vec<&'static str>,
+}
+
+impl Fields {
+    /// The value of `name`, or of the first of `aliases` that is there; nothing and `null` count as
+    /// not there. Two of the names at once are reported.
+    pub(super) fn take(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+    ) -> Option<Value> {
+        self.asked.push(name);
+        self.asked.extend(aliases);
+        let mut found: Option<(String, Value)> = None;
+        for entry in &mut self.entries {
+            let known = same_key(&entry.key, name)
+                || aliases.iter().any(|alias| same_key(&entry.key, alias));
+            if !known {
+                continue;
+            }
+            entry.taken = true;
+            match &found {
+                None => found = Some((entry.key.clone(), entry.value.clone())),
+                Some((first, _)) => {
+                    let message =
+                        format!("`{}` and `{first}` are two names of one setting", entry.key);
+                    report.add(
+                        entry.key_at,
+                        &entry.value.path,
+                        message,
+                        Hint::new("keep one of them"),
+                    );
+                }
+            }
+        }
+        found.map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
+    /// Like [`take`](Self::take), but its absence is reported.
+    pub(super) fn require(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+        hint: Hint,
+    ) -> Option<Value> {
+        let value = self.take(report, name, aliases);
+        if value.is_none() {
+            let written = self.entries.iter().find(|entry| same_key(&entry.key, name));
+            let (at, path) = match written {
+                Some(entry) => (entry.key_at, entry.value.path.clone()),
+                None => (self.at, self.path.clone()),
+            };
+            let what = if written.is_some() { "is empty" } else { "is missing" };
+            report.add(at, &path, format!("`{name}` {what}"), hint);
+        }
+        value
+    }
+
+    /// [`take`](Self::take), as a whole number in `range`.
+    pub(super) fn whole(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+        range: RangeInclusive<u64>,
+    ) -> Option<Placed<u64>> {
+        self.take(report, name, aliases)?.whole(report, range)
+    }
+
+    /// [`take`](Self::take), as a number in `range`.
+    pub(super) fn number(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+        range: Range,
+    ) -> Option<Placed<f64>> {
+        self.take(report, name, aliases)?.number(report, range)
+    }
+
+    /// [`take`](Self::take), as a text with something in it.
+    pub(super) fn name(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+    ) -> Option<Placed<String>> {
+        self.take(report, name, aliases)?.name(report)
+    }
+
+    /// [`take`](Self::take), as one of `allowed`.
+    pub(super) fn one_of(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+        aliases: &[&'static str],
+        allowed: &'static [&'static str],
+    ) -> Option<Placed<&'static str>> {
+        self.take(report, name, aliases)?.one_of(report, allowed)
+    }
+
+    /// [`take`](Self::take), as a section of its own.
+    pub(super) fn section(
+        &mut self,
+        report: &mut Report<'_>,
+        name: &'static str,
+    ) -> Option<Fields> {
+        self.take(report, name, &[])?.fields(report)
+    }
+
+    /// Leaves the keys alone of which `whether` holds.
+    pub(super) fn ignore(&mut self, whether: impl Fn(&str) -> bool) {
+        for entry in &mut self.entries {
+            entry.taken |= whether(&entry.key);
+        }
+    }
+
+    /// Reports the keys that nobody asked for. `elsewhere` says of a key where it belongs, if not
+    /// here.
+    pub(super) fn close(
+        self,
+        report: &mut Report<'_>,
+        elsewhere: impl Fn(&str) -> Option<&'static str>,
+    ) {
+        for entry in self.entries.iter().filter(|entry| !entry.taken) {
+            let hint = match elsewhere(&entry.key) {
+                Some(place) => Hint::new(format!("`{}` belongs {place}", entry.key)),
+                None => Hint::one_of(&entry.key, self.asked.iter().copied()),
+            };
+            let message = format!("unknown key `{}`", entry.key);
+            report.add(entry.key_at, &self.path, message, hint);
+        }
+    }
+}
+
+/// vLLM writes its options with underscores in Python and with hyphens on the command line and in
+/// its own YAML files; both are one key here.
+fn same_key(typed: &str, name: &str) -> bool {
+    typed.len() == name.len()
+        && typed.bytes().zip(name.bytes()).all(|(t, n)| t == n || (t == b'-' && n == b'_'))
+}
+
+fn describe(node: &Node) -> String {
+    match &node.kind {
+        Kind::Sequence(_) => "a list".to_owned(),
+        Kind::Mapping(_) => "a mapping".to_owned(),
+        Kind::Scalar(scalar) => {
+            let shown: String = scalar.text.chars().take(40).collect();
+            let dots = if shown.len() < scalar.text.len() { "…" } else { "" };
+            match meaning(scalar) {
+                Meaning::Null => "empty".to_owned(),
+                Meaning::Boolean(value) => format!("the boolean {value}"),
+                Meaning::Whole(_) | Meaning::Number(_) => format!("the number {shown}"),
+                Meaning::Text => format!("the text \"{shown}{dots}\""),
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! `responses.yml`: from the tree to a [`RuleSet`], and the problems of compiling it back to lines.
+//!
+//! What a rule does is `text::responses`' business; here is only how it is written. The invariant:
+//! every value that the compiler can complain about has its place remembered under its path.
+
+use std::collections::BTreeMap;
+
+use crate::text::responses::{
+    Answer, Lengths, Operator, Responses, Rule, RuleProblem, RuleSet, Variant,
+};
+use crate::units::Tokens;
+
+use super::fields::{Fields, Value};
+use super::problem::{Hint, Report};
+use super::raw::{close_file, read_version};
+use super::tree::Place;
+
+/// Reads and compiles the file; `None` if something is wrong with it.
+pub(super) fn responses(root: &Value, report: &mut Report<'_>) -> Option<Responses> {
+    let mut reader = Reader { report, places: BTreeMap::new(), paths: Vec::new() };
+    let (set, whole) = reader.file(root);
+    let Reader { report, places, paths } = reader;
+    match Responses::compile(set) {
+        Ok(responses) => whole.then_some(responses),
+        Err(problems) => {
+            for problem in &problems {
+                tell(problem, &paths, &places, report);
+            }
+            None
+        }
+    }
+}
+
+/// Puts a problem of the compiler where the rule was written.
+fn tell(
+    problem: &RuleProblem,
+    paths: &[String],
+    places: &BTreeMap<String, Place>,
+    report: &mut Report<'_>,
+) {
+    let base = match problem.rule.map(|rule| paths.get(rule)) {
+        Some(Some(path)) => path.as_str(),
+        Some(None) => "responses",
+        None => "default",
+    };
+    let path = format!("{base}.{}", problem.field);
+    // Reported with both lines by `Reader::file`, or a stand-in for what could not be read.
+    if problem.field == "id" || report.mentions(&path) {
+        return;
+    }
+    // The nearest value around it that was written: a single pattern has no index, for example.
+    let mut written = path.as_str();
+    let place = loop {
+        if let Some(place) = places.get(written) {
+            break *place;
+        }
+        match written.rfind(['.', '[']) {
+            Some(cut) => written = &written[..cut],
+            None => break Place::START,
+        }
+    };
+    report.add(place, written, entry_named(problem), Hint::NONE);
+}
+
+/// The message, naming the entry, since its number alone is hard to find.
+fn entry_named(problem: &RuleProblem) -> String {
+    match problem.rule {
+        Some(_) => format!("{} (entry `{}`)", problem.message, problem.id),
+        None => problem.message.clone(),
+    }
+}
+
+struct Reader<'r, 'a> {
+    report: &'r mut Report<'a>,
+    /// Where each value stands, by its path.
+    places: BTreeMap<String, Place>,
+    /// The path of each rule of the set.
+    paths: Vec<String>,
+}
+
+impl Reader<'_, '_> {
+    /// The rules that could be read, and whether that is all of the file. What could not be read has
+    /// been reported; a stand-in keeps the rest checkable.
+    fn file(&mut self, root: &Value) -> (RuleSet, bool) {
+        let nothing = || RuleSet { seed: 0, rules: Vec::new(), default: stand_in() };
+        let Some(mut file) = root.fields(self.report) else { return (nothing(), false) };
+        read_version(&mut file, self.report);
+        let seed = file.take(self.report, "seed", &[]);
+        let seed = match seed {
+            Some(seed) => seed.integer(self.report).map(|seed| seed.value),
+            None => Some(0),
+        };
+
+        let mut rules = Vec::new();
+        let mut whole = seed.is_some();
+        let list = file.take(self.report, "responses", &[]);
+        if let Some(items) = list.and_then(|list| list.list(self.report)) {
+            let mut lines: BTreeMap<String, u32> = BTreeMap::new();
+            for item in &items {
+                let Some((rule, place)) = self.rule(item) else {
+                    whole = false;
+                    continue;
+                };
+                if let Some(first) = lines.get(&rule.id) {
+                    let message =
+                        format!("the id `{}` is used twice; first on line {first}", rule.id);
+                    let hint = Hint::new("give each entry an id of its own");
+                    self.report.add(place, &format!("{}.id", item.path), message, hint);
+                } else {
+                    lines.insert(rule.id.clone(), place.line);
+                }
+                self.paths.push(item.path.clone());
+                rules.push(rule);
+            }
+        }
+
+        let hint = "write what to answer when nothing matches: default: { content: \"...\" }";
+        let default = file.require(self.report, "default", &[], Hint::new(hint));
+        let default = default.and_then(|default| {
+            self.note(&default);
+            let mut fields = default.fields(self.report)?;
+            let answer = self.answer(&mut fields, "`default`");
+            fields.close(self.report, |key| match key {
+                "match" | "id" => Some("to entries of `responses:`; the default has none"),
+                _ => None,
+            });
+            answer
+        });
+        whole &= default.is_some();
+        close_file(file, self.report);
+        let default = default.unwrap_or_else(stand_in);
+        (RuleSet { seed: seed.unwrap_or(0), rules, default }, whole)
+    }
+
+    fn note(&mut self, value: &Value) {
+        self.places.insert(value.path.clone(), value.at());
+    }
+
+    fn rule(&mut self, item: &Value) -> Option<(Rule, Place)> {
+        self.note(item);
+        let mut fields = item.fields(self.report)?;
+        let hint = Hint::new("a short name, unique in the file, for example `id: greeting`");
+        let id = fields.require(self.report, "id", &[], hint);
+        let id = id.and_then(|id| {
+            self.note(&id);
+            id.name(self.report)
+        });
+        let hint = Hint::new("for example match: { contains: \"weather\" }");
+        let operator = fields
+            .require(self.report, "match", &[], hint)
+            .and_then(|operator| self.operator(&operator));
+        let answer = self.answer(&mut fields, "an entry");
+        fields.close(self.report, |key| match key {
+            "exact" | "contains" | "starts_with" | "regex" => Some("under `match:`"),
+            "tokens" => Some("under `synthetic:`"),
+            _ => None,
+        });
+        let id = id?;
+        let rule = Rule { id: id.value, operator: operator?, answer: answer? };
+        Some((rule, id.at))
+    }
+
+    fn operator(&mut self, value: &Value) -> Option<Operator> {
+        self.note(value);
+        let mut fields = value.fields(self.report)?;
+        let names = ["exact", "contains", "starts_with", "regex"];
+        let mut given: Vec<(&str, Value)> = Vec::new();
+        for name in names {
+            given.extend(fields.take(self.report, name, &[]).map(|value| (name, value)));
+        }
+        fields.close(self.report, |_| None);
+        let (name, values) = match &given[..] {
+            [(name, values)] => (*name, values),
+            [] => {
+                if !self.report.mentions(&value.path) {
+                    let hint = "one of `exact`, `contains`, `starts_with`, `regex`";
+                    value.problem(self.report, "the entry matches nothing", Hint::new(hint));
+                }
+                return None;
+            }
+            [(first, _), (second, again), ..] => {
+                let message = format!("`{first}` and `{second}` cannot both decide");
+                let hint = "an entry has one operator; write two entries with the same answer";
+                again.problem(self.report, message, Hint::new(hint));
+                return None;
+            }
+        };
+        self.note(values);
+        let items = values.one_or_more();
+        if items.is_empty() {
+            values.problem(self.report, "is an empty list", Hint::new("give at least one value"));
+            return None;
+        }
+        let mut texts = Vec::with_capacity(items.len());
+        for item in &items {
+            self.note(item);
+            // A message can be empty, and `exact` can ask for that; elsewhere it would always match.
+            let text =
+                if name == "exact" { item.text(self.report) } else { item.name(self.report) };
+            texts.extend(text.map(|text| text.value));
+        }
+        if texts.len() < items.len() {
+            return None;
+        }
+        Some(match name {
+            "exact" => Operator::Exact(texts),
+            "contains" => Operator::Contains(texts),
+            "starts_with" => Operator::StartsWith(texts),
+            _ => Operator::Regex(texts),
+        })
+    }
+
+    /// Exactly one of `content`, `variants` and `synthetic`.
+    fn answer(&mut self, fields: &mut Fields, whose: &str) -> Option<Answer> {
+        let (at, path) = (fields.at, fields.path.clone());
+        let content = fields.take(self.report, "content", &[]);
+        let variants = fields.take(self.report, "variants", &[]);
+        let synthetic = fields.take(self.report, "synthetic", &[]);
+        let hint = || Hint::new("exactly one of `content`, `variants`, `synthetic`");
+        match (content, variants, synthetic) {
+            (Some(content), None, None) => {
+                self.note(&content);
+                content.text(self.report).map(|text| Answer::Content(text.value))
+            }
+            (None, Some(variants), None) => self.variants(&variants),
+            (None, None, Some(synthetic)) => self.lengths(&synthetic).map(Answer::Synthetic),
+            (None, None, None) => {
+                self.report.add(at, &path, format!("{whose} must say what to answer"), hint());
+                None
+            }
+            _ => {
+                self.report.add(at, &path, format!("{whose} has more than one answer"), hint());
+                None
+            }
+        }
+    }
+
+    fn variants(&mut self, value: &Value) -> Option<Answer> {
+        self.note(value);
+        let items = value.list(self.report)?;
+        if items.is_empty() {
+            value.problem(self.report, "is an empty list", Hint::new("give at least one answer"));
+            return None;
+        }
+        let mut variants = Vec::with_capacity(items.len());
+        for item in &items {
+            self.note(item);
+            let variant = if item.is_mapping() {
+                self.synthetic_variant(item).map(Variant::Synthetic)
+            } else {
+                item.text(self.report).map(|text| Variant::Text(text.value))
+            };
+            variants.extend(variant);
+        }
+        (variants.len() == items.len()).then_some(Answer::Variants(variants))
+    }
+
+    fn synthetic_variant(&mut self, item: &Value) -> Option<Lengths> {
+        let mut fields = item.fields(self.report)?;
+        let hint = Hint::new("a variant is a text or { synthetic: { tokens: 100 } }");
+        let synthetic = fields.require(self.report, "synthetic", &[], hint);
+        fields.close(self.report, |_| None);
+        self.lengths(&synthetic?)
+    }
+
+    /// `{ tokens: N }` or `{ tokens: [min, max] }`.
+    fn lengths(&mut self, value: &Value) -> Option<Lengths> {
+        self.note(value);
+        let mut fields = value.fields(self.report)?;
+        let hint = Hint::new("write { tokens: 100 } or { tokens: [min, max] }");
+        let tokens = fields.require(self.report, "tokens", &[], hint);
+        fields.close(self.report, |_| None);
+        let tokens = tokens?;
+        self.note(&tokens);
+        let items = tokens.one_or_more();
+        if !tokens.is_scalar() && items.len() != 2 {
+            let hint = Hint::new("write [min, max], for example [200, 400]");
+            tokens.problem(self.report, "must be a number or a pair of numbers", hint);
+            return None;
+        }
+        let mut counts = Vec::with_capacity(2);
+        for item in &items {
+            counts.extend(item.whole(self.report, 1..=u64::from(u32::MAX)));
+        }
+        let count = |n: u64| Tokens::new(u32::try_from(n).unwrap_or(u32::MAX));
+        match &counts[..] {
+            [only] if items.len() == 1 => {
+                Some(Lengths { min: count(only.value), max: count(only.value) })
+            }
+            [min, max] => Some(Lengths { min: count(min.value), max: count(max.value) }),
+            _ => None,
+        }
+    }
+}
+
+/// Stands where an answer could not be read, so that the rest can be checked.
+fn stand_in() -> Answer {
+    Answer::Content(String::new())
+}

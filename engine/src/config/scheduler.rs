@@ -1,0 +1,637 @@
+//! What `engine: scheduler` means: the settings of one simulated GPU and the cost of its steps.
+//!
+//! There are two ways to say what runs: a model by name or `config.json` (`model:`, `hf_config:`),
+//! which the catalogue turns into a plan, or sizes in the file itself (`weights:`, `kv_cache:`),
+//! which make a textbook roofline. The invariant: either way the KV cache of the result holds at
+//! least one request of `context_length`, so that nothing waits for ever.
+
+use std::borrow::Cow;
+
+use crate::catalog::{
+    self, Deployment, EngineClass, GpuShape, KvCacheDtype, ModelShape, WeightDtype,
+};
+use crate::sim::scheduler::cost::{Efficiency, IdealRoofline, Overlap, Roofline, StepCost};
+use crate::sim::scheduler::{Policy, SchedulerSpec, Scheduling};
+use crate::units::{Blocks, Bytes, SimSpan, Tokens};
+
+use super::ReadFile;
+use super::fields::Placed;
+use super::problem::{Hint, Report};
+use super::raw;
+use super::resolve::{
+    Basis, BlocksFrom, Memory, find_hardware, milliseconds, missing, needs, tokens, value_or,
+};
+
+/// An engine, and what follows for the model as a whole.
+pub(super) struct Resolved {
+    pub(super) spec: SchedulerSpec,
+    pub(super) basis: Basis,
+    pub(super) context_length: Tokens,
+    /// The engine class's; the file can say otherwise.
+    pub(super) request_overhead: SimSpan,
+}
+
+/// What the two ways of describing a model have in common.
+struct Parts {
+    cost: Roofline,
+    num_blocks: u64,
+    basis: Basis,
+    context: u64,
+    request_overhead: SimSpan,
+}
+
+pub(super) fn resolve(
+    model: &raw::Model,
+    profiles: &[raw::Hardware],
+    report: &mut Report<'_>,
+    read_file: ReadFile<'_>,
+) -> Option<Resolved> {
+    let gpu = gpu(model, profiles, report);
+    let class = engine_class(model, report);
+    let limits = Limits::of(&model.settings, gpu.as_deref());
+    let by_name = model.preset.is_some() || model.hf_config.is_some();
+    let parts = if by_name {
+        planned(model, gpu.as_deref(), class, &limits, report, read_file)
+    } else {
+        given(model, gpu.as_deref(), class, report)
+    };
+    consistent(model, &limits, report);
+    let parts = parts?;
+    let block_size = block_size(&model.settings);
+    fits_one_request(model, parts.context, parts.num_blocks, block_size, report)?;
+    let spec = spec(&model.settings, &limits, &parts);
+    Some(Resolved {
+        spec,
+        basis: parts.basis,
+        context_length: tokens(parts.context),
+        request_overhead: parts.request_overhead,
+    })
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// vLLM 0.33's default.
+const DEFAULT_BLOCK_SIZE: u64 = 16;
+/// vLLM 0.33's default.
+const DEFAULT_UTILIZATION: f64 = 0.92;
+/// 268 million tokens at the usual block size; a simulated cache costs real memory per block.
+const MOST_BLOCKS: u64 = 1 << 24;
+
+fn block_size(settings: &raw::Settings) -> u64 {
+    value_or(&settings.block_size, DEFAULT_BLOCK_SIZE)
+}
+
+/// `max_num_batched_tokens` and `max_num_seqs`, with vLLM's defaults: they depend on the memory of
+/// the GPU, except that an A100 counts as small.
+struct Limits {
+    batch_tokens: u64,
+    sequences: u64,
+}
+
+impl Limits {
+    fn of(settings: &raw::Settings, gpu: Option<&GpuShape>) -> Self {
+        let gib = gpu.map_or(0.0, |gpu| gpu.hbm.get() as f64 / GIB);
+        let a100 = gpu.is_some_and(|gpu| gpu.id.to_ascii_lowercase().contains("a100"));
+        let (batch_tokens, sequences) = match gib {
+            _ if gib >= 160.0 => (16_384, 1024),
+            _ if gib >= 70.0 && !a100 => (8192, 1024),
+            _ => (2048, 256),
+        };
+        Self {
+            batch_tokens: value_or(&settings.max_batch_tokens, batch_tokens),
+            sequences: value_or(&settings.max_num_sequences, sequences),
+        }
+    }
+}
+
+/// The GPU that the model names: a profile of the file, or else one of the catalogue.
+fn gpu<'a>(
+    model: &raw::Model,
+    profiles: &[raw::Hardware],
+    report: &mut Report<'_>,
+) -> Option<Cow<'a, GpuShape>> {
+    let Some(name) = &model.hardware else {
+        let example =
+            "hardware: h100-80gb-sxm, or the name of a profile of yours under `hardware:`";
+        needs(model, raw::SCHEDULER, "hardware", example, report);
+        return None;
+    };
+    if let Some(profile) = profiles.iter().find(|profile| profile.name.value == name.value) {
+        return complete_gpu(profile, report).map(Cow::Owned);
+    }
+    find_hardware(name, profiles, report);
+    catalog::gpu(&name.value).ok().map(Cow::Borrowed)
+}
+
+fn complete_gpu(profile: &raw::Hardware, report: &mut Report<'_>) -> Option<GpuShape> {
+    let mut number = |name: &str, value: &Option<Placed<f64>>| {
+        if value.is_none() {
+            let path = format!("{}.{name}", profile.name.path);
+            if !report.mentions(&path) {
+                let message = format!("`engine: scheduler` needs `{name}` of this profile");
+                let hint = Hint::new("the vendor's data sheet says it");
+                report.add(profile.name.at, &profile.name.path, message, hint);
+            }
+        }
+        value.as_ref().map(|value| value.value)
+    };
+    let hbm_gib = number("hbm_gib", &profile.hbm_gib);
+    let bandwidth = number("memory_bandwidth_gbps", &profile.memory_bandwidth_gbps);
+    let peak = number("peak_tflops", &profile.peak_tflops);
+    Some(GpuShape {
+        id: profile.name.value.clone(),
+        name: profile.name.value.clone(),
+        hbm: bytes(hbm_gib? * GIB),
+        bandwidth: bandwidth? * 1e9,
+        bf16_peak: peak? * 1e12,
+        fp8_peak: profile.fp8_tflops.as_ref().map(|tflops| tflops.value * 1e12),
+        fp4_peak: profile.fp4_tflops.as_ref().map(|tflops| tflops.value * 1e12),
+        link: profile.link_gbps.as_ref().map(|gbps| gbps.value * 1e9),
+    })
+}
+
+/// `Ok(None)` if none is named.
+fn engine_class(
+    model: &raw::Model,
+    report: &mut Report<'_>,
+) -> Result<Option<&'static EngineClass>, Reported> {
+    let Some(name) = &model.engine_class else { return Ok(None) };
+    catalog::engine_class(&name.value).map(Some).map_err(|unknown| {
+        let all = catalog::engine_classes().iter().map(|class| class.id);
+        let hint = candidates(&unknown, all);
+        report.add(name.at, &name.path, format!("there is no engine class `{}`", name.value), hint);
+        Reported
+    })
+}
+
+/// Something that has been put into the report.
+struct Reported;
+
+/// What a name of the catalogue could have been.
+pub(super) fn candidates<'a>(
+    unknown: &catalog::Unknown,
+    all: impl Iterator<Item = &'a str> + Clone,
+) -> Hint {
+    match &unknown.candidates[..] {
+        [] => Hint::new(format!("there are {}", all.collect::<Vec<_>>().join(", "))),
+        [one] => Hint::new(format!("did you mean `{one}`?")),
+        several => Hint::new(format!("did you mean one of {}?", several.join(", "))),
+    }
+}
+
+/// A model by name or by its `config.json`.
+fn planned(
+    model: &raw::Model,
+    gpu: Option<&GpuShape>,
+    class: Result<Option<&'static EngineClass>, Reported>,
+    limits: &Limits,
+    report: &mut Report<'_>,
+    read_file: ReadFile<'_>,
+) -> Option<Parts> {
+    let shape = shape(model, report, read_file);
+    let context = match (&model.context_length, &shape) {
+        (Some(typed), Some(shape)) if typed.value > u64::from(shape.max_context.get()) => {
+            let most = shape.max_context;
+            let message = format!("`{}` was trained for at most {most} tokens", shape.id);
+            report.add(typed.at, &typed.path, message, Hint::new(format!("write {most} or less")));
+            None
+        }
+        (Some(typed), _) => Some(typed.value),
+        (None, Some(shape)) => Some(u64::from(shape.max_context.get())),
+        (None, None) => None,
+    };
+    already_known(model, report);
+    let kv_cache = model.kv_cache.as_ref();
+    let kv_dtype = kv_cache.and_then(|kv_cache| kv_cache.dtype.as_ref());
+    let weight_dtype = model.dtype.as_ref();
+    let weight_dtype = weight_dtype.map_or(WeightDtype::Auto, |dtype| dtype.value);
+    let (gpu, shape, class) = (gpu?, shape?, class.ok()?.unwrap_or(EngineClass::generic()));
+
+    let settings = &model.settings;
+    let deployment = Deployment {
+        gpu,
+        model: &shape,
+        tensor_parallel_size: tensor_parallel(model),
+        weight_dtype,
+        kv_cache_dtype: kv_dtype.map_or(KvCacheDtype::Auto, |dtype| dtype.value),
+        class,
+        efficiency: adjusted(class.efficiency, model),
+        memory: catalog::Memory {
+            gpu_memory_utilization: value_or(&settings.gpu_memory_utilization, DEFAULT_UTILIZATION),
+            block_size: tokens(block_size(settings)),
+            max_num_batched_tokens: tokens(limits.batch_tokens),
+            max_num_seqs: limits.sequences as u32,
+            num_gpu_blocks_override: settings
+                .num_blocks
+                .as_ref()
+                .map(|blocks| Blocks::new(blocks.value as u32)),
+        },
+    };
+    match deployment.plan() {
+        Ok(plan) => Some(Parts {
+            cost: plan.cost,
+            num_blocks: u64::from(plan.num_blocks.get()).min(MOST_BLOCKS),
+            basis: Basis::Planned(Box::new(plan.derived)),
+            context: context?,
+            request_overhead: class.request_overhead,
+        }),
+        Err(problems) => {
+            for problem in problems {
+                let (at, path) = place_of(model, problem.field);
+                report.add(at, &path, problem.message, Hint::new(problem.hint));
+            }
+            None
+        }
+    }
+}
+
+/// Where the key stands that the catalogue complains about; the model, if it is not written.
+fn place_of(model: &raw::Model, field: &str) -> (super::tree::Place, String) {
+    let named = match field {
+        "model" => model.preset.as_ref().or(model.hf_config.as_ref()),
+        "hardware" => model.hardware.as_ref(),
+        _ => None,
+    };
+    let number = model.tensor_parallel.as_ref().filter(|_| field == "tensor_parallel_size");
+    match (named, number) {
+        (Some(name), _) => (name.at, name.path.clone()),
+        (None, Some(number)) => (number.at, number.path.clone()),
+        (None, None) => (model.at, model.path.clone()),
+    }
+}
+
+fn shape(
+    model: &raw::Model,
+    report: &mut Report<'_>,
+    read_file: ReadFile<'_>,
+) -> Option<ModelShape> {
+    match (&model.preset, &model.hf_config) {
+        (Some(preset), Some(file)) => {
+            let message = "`model` and `hf_config` both say which model it is";
+            report.add(file.at, &file.path, message, Hint::new("keep one of them"));
+            let _ = preset;
+            None
+        }
+        (Some(preset), None) => match catalog::model(&preset.value) {
+            Ok(shape) => Some(shape.clone()),
+            Err(unknown) => {
+                let hint = candidates(&unknown, catalog::models().map(|model| model.id.as_str()));
+                let message = format!("there is no model `{}` in the catalogue", preset.value);
+                report.add(preset.at, &preset.path, message, hint);
+                None
+            }
+        },
+        (None, Some(file)) => {
+            let hint = "hf_config names a Hugging Face config.json; the path starts at the working \
+                        directory";
+            let text = match read_file(&file.value) {
+                Ok(text) => text,
+                Err(why) => {
+                    report.add(file.at, &file.path, why, Hint::new(hint));
+                    return None;
+                }
+            };
+            match catalog::derive(&file.value, &text) {
+                Ok(shape) => Some(shape),
+                Err(why) => {
+                    let message = format!("{}: {why}", file.value);
+                    report.add(file.at, &file.path, message, Hint::new(hint));
+                    None
+                }
+            }
+        }
+        (None, None) => None,
+    }
+}
+
+/// With a named model its sizes are known; saying them again could only contradict.
+fn already_known(model: &raw::Model, report: &mut Report<'_>) {
+    let key = if model.preset.is_some() { "model" } else { "hf_config" };
+    let hint = || Hint::new(format!("remove it, or remove `{key}` and give all sizes yourself"));
+    if let Some(weights) = &model.weights {
+        let message = format!("`weights` follow from `{key}`");
+        report.add(weights.at, &weights.path, message, hint());
+    }
+    if let Some(kv_cache) = &model.kv_cache {
+        if let Some(bytes) = &kv_cache.bytes_per_token {
+            let message = format!("`bytes_per_token` follows from `{key}`");
+            report.add(bytes.at, &bytes.path, message, hint());
+        }
+        if let Some(gib) = &kv_cache.gib {
+            let message = format!("with `{key}` the size of the KV cache follows");
+            let hint = "remove it, or set `num_gpu_blocks_override` or `gpu_memory_utilization`";
+            report.add(gib.at, &gib.path, message, Hint::new(hint));
+        }
+    }
+}
+
+/// Sizes in the file itself.
+fn given(
+    model: &raw::Model,
+    gpu: Option<&GpuShape>,
+    class: Result<Option<&'static EngineClass>, Reported>,
+    report: &mut Report<'_>,
+) -> Option<Parts> {
+    if !model.has_scheduler {
+        let example = "scheduler: { max_batch_tokens: 8192, max_num_sequences: 256 }";
+        needs(model, raw::SCHEDULER, "scheduler", example, report);
+    }
+    if model.context_length.is_none() {
+        missing(model, "context_length", report);
+    }
+    for (dtype, instead) in [
+        (model.dtype.as_ref().map(|it| (it.at, &it.path)), "bytes_per_parameter under `weights:`"),
+        (
+            model.kv_cache.as_ref().and_then(|kv| kv.dtype.as_ref()).map(|it| (it.at, &it.path)),
+            "bytes_per_token for that type",
+        ),
+    ] {
+        if let Some((at, path)) = dtype {
+            let message = "only counts together with `model` or `hf_config`";
+            report.add(at, path, message, Hint::new(format!("write {instead}")));
+        }
+    }
+    let weights = match &model.weights {
+        Some(weights) => weights_of(weights, report),
+        None => {
+            let example = "weights: { parameters_billion: 7.6, bytes_per_parameter: 2 }, or `model:` \
+                           with a name of the catalogue";
+            needs(model, raw::SCHEDULER, "weights", example, report);
+            None
+        }
+    };
+    let kv_per_token = kv_bytes_per_token(model, report);
+    let (gpu, weights, kv_per_token) = (gpu?, weights?, kv_per_token?);
+    let class = class.ok()?;
+
+    let settings = &model.settings;
+    let gpus = f64::from(tensor_parallel(model));
+    let hbm = gpu.hbm.get() as f64;
+    let share = value_or(&settings.gpu_memory_utilization, DEFAULT_UTILIZATION);
+    let weights_per_gpu = weights.bytes / gpus;
+    let bytes_per_block = kv_per_token * block_size(settings) as f64 / gpus;
+    let kv_cache = match model.kv_cache.as_ref().and_then(|kv_cache| kv_cache.gib.as_ref()) {
+        Some(gib) => gib.value * GIB,
+        None => hbm * share - weights_per_gpu,
+    };
+    let num_blocks = match &settings.num_blocks {
+        Some(blocks) => blocks.value,
+        None if kv_cache < bytes_per_block * 2.0 => {
+            no_room(model, gpu, weights_per_gpu, share, report);
+            return None;
+        }
+        None => (kv_cache / bytes_per_block).min(MOST_BLOCKS as f64) as u64,
+    };
+    let ideal = Roofline::ideal(&IdealRoofline {
+        weight_bytes: weights.bytes,
+        active_parameters: weights.active_parameters,
+        kv_bytes_per_token: kv_per_token,
+        bandwidth: gpu.bandwidth,
+        peak: gpu.bf16_peak,
+        compute_efficiency: 1.0,
+        memory_efficiency: 1.0,
+        overhead: SimSpan::ZERO,
+    });
+    let efficiency = class.map_or(ideal.efficiency, |class| class.efficiency);
+    let cost = Roofline {
+        tensor_parallel: gpus,
+        kv_shards: gpus,
+        efficiency: adjusted(efficiency, model),
+        ..ideal
+    };
+    let basis = Basis::Given(Memory {
+        hardware: gpu.name.clone(),
+        tensor_parallel: tensor_parallel(model),
+        hbm: gpu.hbm,
+        weights: bytes(weights_per_gpu),
+        kv_cache: bytes(num_blocks as f64 * bytes_per_block),
+        kv_per_token: kv_per_token / gpus,
+        blocks: match settings.num_blocks {
+            Some(_) => BlocksFrom::Setting,
+            None => BlocksFrom::Memory,
+        },
+    });
+    let context = model.context_length.as_ref()?.value;
+    let request_overhead = class.map_or(SimSpan::ZERO, |class| class.request_overhead);
+    Some(Parts { cost, num_blocks, basis, context, request_overhead })
+}
+
+fn tensor_parallel(model: &raw::Model) -> u32 {
+    model.tensor_parallel.as_ref().map_or(1, |gpus| gpus.value as u32)
+}
+
+struct WeightSize {
+    bytes: f64,
+    active_parameters: f64,
+}
+
+/// `weights` gives a size, a number of parameters, or both.
+fn weights_of(weights: &raw::Weights, report: &mut Report<'_>) -> Option<WeightSize> {
+    let parameters = weights.parameters_billion.as_ref().map(|billion| billion.value * 1e9);
+    let size = weights.gib.as_ref().map(|gib| gib.value * GIB);
+    let per_parameter = value_or(&weights.bytes_per_parameter, 2.0);
+    if let (Some(gib), Some(_), Some(each)) =
+        (&weights.gib, parameters, &weights.bytes_per_parameter)
+    {
+        let message =
+            "`gib`, `parameters_billion` and `bytes_per_parameter` say one thing too many";
+        let hint = format!("remove `gib` or, on line {}, `bytes_per_parameter`", each.at.line);
+        report.add(gib.at, &weights.path, message, Hint::new(hint));
+        return None;
+    }
+    let (bytes, parameters) = match (size, parameters) {
+        (Some(bytes), Some(parameters)) => (bytes, parameters),
+        (Some(bytes), None) => (bytes, bytes / per_parameter),
+        (None, Some(parameters)) => (parameters * per_parameter, parameters),
+        (None, None) => {
+            if !report.mentions(&weights.path) {
+                let message = "`weights` needs `parameters_billion` or `gib`";
+                let hint = "write weights: { parameters_billion: 7.6, bytes_per_parameter: 2 }";
+                report.add(weights.at, &weights.path, message, Hint::new(hint));
+            }
+            return None;
+        }
+    };
+    let active = match &weights.active_parameters_billion {
+        Some(active) if active.value * 1e9 > parameters => {
+            let message = format!(
+                "must be at most all parameters ({} billion), but is {}",
+                parameters / 1e9,
+                active.value
+            );
+            report.add(active.at, &active.path, message, Hint::NONE);
+            return None;
+        }
+        Some(active) => active.value * 1e9,
+        None => parameters,
+    };
+    Some(WeightSize { bytes, active_parameters: active })
+}
+
+fn kv_bytes_per_token(model: &raw::Model, report: &mut Report<'_>) -> Option<f64> {
+    let example = "kv_cache: { bytes_per_token: 131072 }";
+    let Some(kv_cache) = &model.kv_cache else {
+        needs(model, raw::SCHEDULER, "kv_cache", example, report);
+        return None;
+    };
+    if kv_cache.bytes_per_token.is_none() && !report.mentions(&kv_cache.path) {
+        let message = "`engine: scheduler` needs `bytes_per_token`";
+        let hint = "2 x layers x KV heads x head size x bytes per value; 131072 for Llama 3.1 8B";
+        report.add(kv_cache.at, &kv_cache.path, message, Hint::new(hint));
+    }
+    kv_cache.bytes_per_token.as_ref().map(|bytes| bytes.value as f64)
+}
+
+fn no_room(
+    model: &raw::Model,
+    gpu: &GpuShape,
+    weights_per_gpu: f64,
+    share: f64,
+    report: &mut Report<'_>,
+) {
+    let (at, path) = match &model.hardware {
+        Some(hardware) => (hardware.at, &hardware.path),
+        None => (model.at, &model.path),
+    };
+    let hbm = gpu.hbm.get() as f64;
+    let message = format!(
+        "the weights ({:.1} GiB) leave no room for a KV cache in the {:.1} GiB of `{}` that may be \
+         used ({:.0} % of {:.1} GiB)",
+        weights_per_gpu / GIB,
+        hbm * share / GIB,
+        gpu.id,
+        share * 100.0,
+        hbm / GIB,
+    );
+    let gpus = (weights_per_gpu * f64::from(tensor_parallel(model)) / (hbm * share)).ceil();
+    let hint = if gpus <= 64.0 {
+        let gpus = (gpus as u64 + 1).next_power_of_two();
+        format!("use a larger GPU or smaller weights, or spread them: tensor_parallel_size: {gpus}")
+    } else {
+        "use a larger GPU or smaller weights".to_owned()
+    };
+    report.add(at, path, message, Hint::new(hint));
+}
+
+/// vLLM's rule, too: unless one request of `context_length` fits the cache, it could wait for ever.
+fn fits_one_request(
+    model: &raw::Model,
+    context: u64,
+    num_blocks: u64,
+    block_size: u64,
+    report: &mut Report<'_>,
+) -> Option<()> {
+    // Block 0 is a placeholder.
+    let fits = (num_blocks - 1) * block_size;
+    if fits >= context {
+        return Some(());
+    }
+    let (at, path) = match (&model.settings.num_blocks, &model.context_length) {
+        (Some(blocks), _) => (blocks.at, &blocks.path),
+        (None, Some(length)) => (length.at, &length.path),
+        (None, None) => (model.at, &model.path),
+    };
+    let message = format!(
+        "the KV cache holds {fits} tokens ({} blocks of {block_size}), less than one request of \
+         context_length {context}",
+        num_blocks - 1
+    );
+    let hint = match model.settings.num_blocks {
+        Some(_) => format!(
+            "write {} blocks, or lower context_length to {fits} or less",
+            context.div_ceil(block_size) + 1
+        ),
+        None => format!("lower context_length to {fits} or less, or give the cache more memory"),
+    };
+    report.add(at, path, message, Hint::new(hint));
+    None
+}
+
+/// The settings that must agree with each other, whatever the model.
+fn consistent(model: &raw::Model, limits: &Limits, report: &mut Report<'_>) {
+    let settings = &model.settings;
+    if let (Some(chunked), Some(context)) = (&settings.chunked_prefill, &model.context_length)
+        && !chunked.value
+        && limits.batch_tokens < context.value
+    {
+        let message = format!(
+            "without chunked prefill a prompt must fit into one step, but max_batch_tokens ({}) is \
+             below context_length ({})",
+            limits.batch_tokens, context.value
+        );
+        let hint =
+            format!("raise max_batch_tokens to {}, or leave chunked prefill on", context.value);
+        report.add(chunked.at, &chunked.path, message, Hint::new(hint));
+    }
+    if let Some(active) = &settings.max_num_active_seqs
+        && active.value > limits.sequences
+    {
+        let (active, most) = (active, limits.sequences);
+        let message =
+            format!("must be at most max_num_sequences ({most}), but is {}", active.value);
+        report.add(active.at, &active.path, message, Hint::NONE);
+    }
+}
+
+/// The class's constants, with what the file says of its own.
+fn adjusted(base: Efficiency, model: &raw::Model) -> Efficiency {
+    let typed = &model.efficiency;
+    let share = |own: &Option<Placed<f64>>, shorthand: Option<&Placed<f64>>, base: f64| {
+        own.as_ref().or(shorthand).map_or(base, |value| value.value)
+    };
+    let time = |own: &Option<Placed<f64>>, unit: f64, base: f64| {
+        own.as_ref().map_or(base, |value| value.value * unit)
+    };
+    let (compute, memory) = (typed.compute.as_ref(), typed.memory.as_ref());
+    // Calibration stretches all terms alike: rates shrink, times grow.
+    let scale = value_or(&typed.scale, 1.0);
+    let step_overhead = milliseconds(model.latency.scheduler_overhead_ms.as_ref()).as_secs_f64();
+    let host_per_step = time(&typed.host_per_step_ms, 1e-3, base.host_per_step);
+    Efficiency {
+        weight_bandwidth: share(&typed.weight_bandwidth, memory, base.weight_bandwidth) / scale,
+        linear_compute: share(&typed.linear_compute, compute, base.linear_compute) / scale,
+        kv_bandwidth: share(&typed.kv_bandwidth, memory, base.kv_bandwidth) / scale,
+        attention_compute: share(&typed.attention_compute, compute, base.attention_compute) / scale,
+        link_bandwidth: share(&typed.link_bandwidth, None, base.link_bandwidth) / scale,
+        all_reduce_latency: scale
+            * time(&typed.all_reduce_latency_us, 1e-6, base.all_reduce_latency),
+        host_per_step: scale * host_per_step + step_overhead,
+        host_per_layer: scale * time(&typed.host_per_layer_us, 1e-6, base.host_per_layer),
+        host_per_sequence: scale * time(&typed.host_per_sequence_us, 1e-6, base.host_per_sequence),
+        overlap: typed.overlap.as_ref().map_or(base.overlap, |p| Overlap::Norm(p.value)),
+    }
+}
+
+fn spec(settings: &raw::Settings, limits: &Limits, parts: &Parts) -> SchedulerSpec {
+    let count = |value: &Option<Placed<u64>>| value.as_ref().map(|value| value.value as u32);
+    SchedulerSpec {
+        max_num_batched_tokens: tokens(limits.batch_tokens),
+        max_num_seqs: limits.sequences as u32,
+        max_num_active_seqs: count(&settings.max_num_active_seqs),
+        max_model_len: tokens(parts.context),
+        block_size: tokens(block_size(settings)),
+        num_blocks: Blocks::new(parts.num_blocks as u32),
+        prefix_caching: value_or(&settings.prefix_caching, true),
+        policy: match settings.policy.as_ref().map(|policy| policy.value) {
+            Some("priority") => Policy::Priority,
+            _ => Policy::Fcfs,
+        },
+        long_prefill_token_threshold: tokens(value_or(&settings.long_prefill_token_threshold, 0)),
+        long_prefill_adaptive: value_or(&settings.long_prefill_adaptive, false),
+        chunked_prefill: value_or(&settings.chunked_prefill, true),
+        reserve_full_isl: value_or(&settings.reserve_full_isl, true),
+        watermark: value_or(&settings.watermark, 0.0),
+        prefill_interval: value_or(&settings.prefill_interval, 1) as u32,
+        scheduling: if value_or(&settings.async_scheduling, true) {
+            Scheduling::Asynchronous
+        } else {
+            Scheduling::Synchronous
+        },
+        max_num_queued_reqs: count(&settings.max_num_queued_reqs),
+        cost: StepCost::Roofline(parts.cost.clone()),
+    }
+}
+
+fn bytes(count: f64) -> Bytes {
+    Bytes::new(count.round() as u64)
+}

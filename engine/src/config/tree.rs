@@ -1,0 +1,367 @@
+//! YAML text as a tree in which every node knows where it was written.
+//!
+//! Not a schema: this module knows YAML and no key of ours. The parser gives events, so nothing here
+//! recurses over the input and every limit below is checked before memory is spent. The invariant:
+//! whatever the text, [`parse`] ends in time linear in it, and what it returns is finite, at most
+//! [`MAX_DEPTH`] deep, and at most [`MAX_NODES`] nodes large with all aliases written out.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+/// Deeper nesting is refused. Our schema needs seven levels.
+const MAX_DEPTH: usize = 64;
+
+/// More nodes, counting each alias as often as it is used, are refused. A response takes about
+/// eight, so this is room for a hundred thousand of them.
+const MAX_NODES: u64 = 1_000_000;
+
+/// Bytes of text that are looked at.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// A line and a column of the text, both from 1; columns count characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+impl Place {
+    /// The start of the text.
+    pub const START: Self = Self { line: 1, column: 1 };
+
+    fn start_of(span: &Span) -> Self {
+        Self::new(span.start.line(), span.start.col())
+    }
+
+    /// From a 1-based line and a 0-based column.
+    fn new(line: usize, column: usize) -> Self {
+        let line = u32::try_from(line).unwrap_or(u32::MAX).max(1);
+        Self { line, column: u32::try_from(column).unwrap_or(u32::MAX).saturating_add(1) }
+    }
+}
+
+/// A value of the document.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) at: Place,
+    pub(super) kind: Kind,
+    /// Nodes in this one, itself included, with aliases written out.
+    weight: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Scalar(Scalar),
+    Sequence(Vec<Rc<Node>>),
+    Mapping(Vec<Entry>),
+}
+
+/// A scalar as it was written; what it means depends on who asks (see `scalar.rs`).
+#[derive(Debug)]
+pub(super) struct Scalar {
+    pub(super) text: String,
+    pub(super) form: Form,
+}
+
+/// Which types a scalar may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Unquoted: a number, a boolean, nothing or a text, as YAML's rules say.
+    Plain,
+    /// Quoted, a block scalar, or tagged `!!str`: a text.
+    Text,
+}
+
+/// A key of a mapping with its value.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_at: Place,
+    pub(super) value: Rc<Node>,
+}
+
+/// Something that is wrong with the text as YAML.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) at: Place,
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+}
+
+impl Fault {
+    fn new(at: Place, message: impl Into<String>) -> Self {
+        Self { at, message: message.into(), hint: None }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The document in `text`, and what is wrong with it. There may be a document although there are
+/// faults (a duplicate key), so that the rest of it can be checked too; without one there is at
+/// least one fault.
+pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Fault>) {
+    let mut builder = Builder::default();
+    let root = builder.document(text);
+    match root {
+        Ok(root) => (Some(root), builder.faults),
+        Err(fatal) => {
+            builder.faults.push(fatal);
+            (None, builder.faults)
+        }
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    faults: Vec<Fault>,
+    open: Vec<Open>,
+    root: Option<Rc<Node>>,
+    anchors: BTreeMap<usize, Rc<Node>>,
+    nodes: u64,
+}
+
+/// A collection that has not ended yet.
+struct Open {
+    at: Place,
+    anchor: usize,
+    weight: u64,
+    filling: Filling,
+}
+
+enum Filling {
+    Sequence(Vec<Rc<Node>>),
+    Mapping { entries: Vec<Entry>, index: BTreeMap<String, Place>, key: Option<PendingKey> },
+}
+
+struct PendingKey {
+    text: String,
+    at: Place,
+    /// Seen before, or not usable as a key: its value is dropped.
+    dropped: bool,
+    /// An unquoted `<<`.
+    merge: bool,
+}
+
+impl Builder {
+    fn document(&mut self, text: &str) -> Result<Rc<Node>, Fault> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        if text.len() > MAX_BYTES {
+            let limit = MAX_BYTES >> 20;
+            return Err(Fault::new(Place::START, format!("the file is larger than {limit} MiB")));
+        }
+        refuse_control_characters(text)?;
+
+        let mut parser = Parser::new_from_str(text);
+        let mut documents = 0;
+        while let Some(event) = parser.next_event() {
+            let (event, span) = event.map_err(|error| {
+                let mark = error.marker();
+                Fault::new(
+                    Place::new(mark.line(), mark.col()),
+                    format!("this is not YAML: {}", error.info()),
+                )
+            })?;
+            let at = Place::start_of(&span);
+            match event {
+                Event::DocumentStart(_) => {
+                    documents += 1;
+                    if documents > 1 {
+                        return Err(Fault::new(at, "a second document starts here")
+                            .hint("a config file is one document: remove the `---`"));
+                    }
+                }
+                Event::Alias(anchor) => {
+                    let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
+                        Fault::new(at, "an alias is used inside the value that it stands for")
+                    })?;
+                    self.count(at, node.weight)?;
+                    self.add(at, node);
+                }
+                Event::Scalar(text, style, anchor, tag) => {
+                    self.count(at, 1)?;
+                    let form = self.form(at, style, tag.as_deref());
+                    let kind = Kind::Scalar(Scalar { text: text.into_owned(), form });
+                    self.finish(Node { at, kind, weight: 1 }, anchor);
+                }
+                Event::SequenceStart(anchor, tag) => {
+                    self.check_collection_tag(at, tag);
+                    self.enter(at, anchor, Filling::Sequence(Vec::new()))?;
+                }
+                Event::MappingStart(anchor, tag) => {
+                    self.check_collection_tag(at, tag);
+                    let (entries, index) = (Vec::new(), BTreeMap::new());
+                    self.enter(at, anchor, Filling::Mapping { entries, index, key: None })?;
+                }
+                Event::SequenceEnd | Event::MappingEnd => {
+                    let open = self.open.pop().expect("the parser ends only what it started");
+                    let kind = match open.filling {
+                        Filling::Sequence(items) => Kind::Sequence(items),
+                        Filling::Mapping { entries, .. } => Kind::Mapping(self.merge(entries)),
+                    };
+                    self.finish(Node { at: open.at, kind, weight: open.weight }, open.anchor);
+                }
+                Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Nothing => {}
+            }
+        }
+        self.root.take().ok_or_else(|| Fault::new(Place::START, "the file is empty"))
+    }
+
+    fn enter(&mut self, at: Place, anchor: usize, filling: Filling) -> Result<(), Fault> {
+        self.count(at, 1)?;
+        if self.open.len() == MAX_DEPTH {
+            return Err(Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep")));
+        }
+        self.open.push(Open { at, anchor, weight: 1, filling });
+        Ok(())
+    }
+
+    fn count(&mut self, at: Place, nodes: u64) -> Result<(), Fault> {
+        self.nodes = self.nodes.saturating_add(nodes);
+        if self.nodes > MAX_NODES {
+            let what = format!("more than {MAX_NODES} values, with aliases written out");
+            return Err(Fault::new(at, what));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, node: Node, anchor: usize) {
+        let at = node.at;
+        let node = Rc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        self.add(at, node);
+    }
+
+    /// Puts a finished node where it belongs. `at` is where it was used: not where it was written,
+    /// if it comes from an alias.
+    fn add(&mut self, at: Place, node: Rc<Node>) {
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        open.weight = open.weight.saturating_add(node.weight);
+        match &mut open.filling {
+            Filling::Sequence(items) => items.push(node),
+            Filling::Mapping { entries, index, key } => match key.take() {
+                Some(key) if key.dropped => {}
+                Some(key) => {
+                    // Merge keys keep a name that no text can have, until `merge` takes them.
+                    let text = if key.merge { MERGE.to_owned() } else { key.text };
+                    entries.push(Entry { key: text, key_at: key.at, value: node });
+                }
+                None => *key = Some(next_key(&mut self.faults, index, at, &node)),
+            },
+        }
+    }
+
+    /// `<<: *base` and `<<: [*a, *b]`: what the mapping does not say itself comes from there, the
+    /// first one that says it winning (YAML 1.1, the merge type).
+    fn merge(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
+        if !entries.iter().any(|entry| entry.key == MERGE) {
+            return entries;
+        }
+        let (merges, mut own): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.key == MERGE);
+        let mut said: BTreeSet<String> = own.iter().map(|entry| entry.key.clone()).collect();
+        for merge in merges {
+            let bases: &[Rc<Node>] = match &merge.value.kind {
+                Kind::Sequence(items) => items,
+                _ => std::slice::from_ref(&merge.value),
+            };
+            for base in bases {
+                let Kind::Mapping(inherited) = &base.kind else {
+                    let fault = Fault::new(merge.key_at, "`<<` can merge only mappings");
+                    self.faults.push(fault.hint("write `<<: *name`, with `&name` at a mapping"));
+                    continue;
+                };
+                for entry in inherited {
+                    if said.insert(entry.key.clone()) {
+                        own.push(entry.clone());
+                    }
+                }
+            }
+        }
+        own
+    }
+
+    fn form(&mut self, at: Place, style: ScalarStyle, tag: Option<&Tag>) -> Form {
+        let by_style = if style == ScalarStyle::Plain { Form::Plain } else { Form::Text };
+        let Some(tag) = tag else { return by_style };
+        match tag.suffix.as_str() {
+            "str" if tag.is_yaml_core_schema() => Form::Text,
+            "int" | "float" | "bool" | "null" if tag.is_yaml_core_schema() => Form::Plain,
+            // The non-specific tag: "not a plain scalar".
+            "" | "!" => Form::Text,
+            _ => {
+                self.unknown_tag(at, tag);
+                by_style
+            }
+        }
+    }
+
+    fn check_collection_tag(&mut self, at: Place, tag: Option<Cow<'_, Tag>>) {
+        if let Some(tag) = tag {
+            let known = matches!(tag.suffix.as_str(), "map" | "seq") && tag.is_yaml_core_schema();
+            if !known && !matches!(tag.suffix.as_str(), "" | "!") {
+                self.unknown_tag(at, &tag);
+            }
+        }
+    }
+
+    fn unknown_tag(&mut self, at: Place, tag: &Tag) {
+        let message = format!("the tag `{}{}` is not supported", tag.handle, tag.suffix);
+        self.faults.push(Fault::new(at, message).hint("remove it"));
+    }
+}
+
+/// Cannot collide: control characters were refused before.
+const MERGE: &str = "\0<<";
+
+fn next_key(
+    faults: &mut Vec<Fault>,
+    index: &mut BTreeMap<String, Place>,
+    at: Place,
+    node: &Node,
+) -> PendingKey {
+    let Kind::Scalar(scalar) = &node.kind else {
+        let fault = Fault::new(at, "a list or mapping cannot be a key");
+        faults.push(fault.hint("quote the key if it is meant as text, for example \"{model}\""));
+        return PendingKey { text: String::new(), at, dropped: true, merge: false };
+    };
+    let merge = scalar.form == Form::Plain && scalar.text == "<<";
+    let mut dropped = false;
+    if let Some(first) = index.get(&scalar.text) {
+        let message =
+            format!("the key `{}` is given twice; first on line {}", scalar.text, first.line);
+        let hint = if merge { "write `<<: [*first, *second]`" } else { "keep one of them" };
+        faults.push(Fault::new(at, message).hint(hint));
+        dropped = true;
+    } else {
+        index.insert(scalar.text.clone(), at);
+    }
+    PendingKey { text: scalar.text.clone(), at, dropped, merge }
+}
+
+/// YAML's own rule (section 5.1), and the first thing that tells a binary file from a text.
+fn refuse_control_characters(text: &str) -> Result<(), Fault> {
+    let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    let Some((offset, c)) = text.char_indices().find(|&(_, c)| forbidden(c)) else {
+        return Ok(());
+    };
+    let before = &text[..offset];
+    let line = 1 + before.matches('\n').count();
+    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count());
+    let message =
+        format!("the control character U+{:04X} may not stand in a YAML file", u32::from(c));
+    Err(Fault::new(Place::new(line, column), message)
+        .hint("is this a binary file? In quoted text, write it as an escape"))
+}

@@ -1,0 +1,599 @@
+//! What the user asked for: the command line and the `LLM_SIM_*` variables.
+//!
+//! [`LowArgs`] is what was typed; [`Command`] is what it means, with files read and checked. A flag
+//! beats its variable, and an empty variable counts as unset. The invariant: [`Settings`] are
+//! complete and valid, so that the server starts with all of them or not at all.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use llmsim_engine::config::Config;
+
+use crate::commands;
+
+/// What the program is to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve until told to stop.
+    Serve(Box<Settings>),
+    /// Validate both files and print what follows from them.
+    Check(Files),
+    /// Print a built-in file.
+    PrintConfig(String),
+    /// Run arrivals through the engines in virtual time.
+    Simulate(commands::simulate::Options),
+}
+
+/// Everything that serving depends on.
+#[derive(Debug)]
+pub struct Settings {
+    /// What is served.
+    pub config: Config,
+    /// The names of the files that `config` came from.
+    pub files: Files,
+    /// The address to listen on, as typed: a name or an IP address.
+    pub host: String,
+    /// The port to listen on; 0 lets the system choose.
+    pub port: u16,
+    /// Threads and where they run.
+    pub threads: Threads,
+    /// What a connection may ask for.
+    pub limits: Limits,
+    /// Files that a run writes.
+    pub logs: Logs,
+    /// How much `/metrics/summary` remembers.
+    pub summary: SummarySizes,
+}
+
+/// The configuration files, by the names that the user gave: paths or `builtin:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// `--models`.
+    pub models: String,
+    /// `--responses`.
+    pub responses: String,
+}
+
+/// Threads and where they run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Threads {
+    /// `--io-threads`; `None` lets the machine decide.
+    pub io_threads: Option<usize>,
+    /// `--cpus`: the only cores that may be used; `None` is all that the process may use.
+    pub cpus: Option<CpuSet>,
+    /// `--no-pin`.
+    pub pinning: Pinning,
+    /// `--spin`.
+    pub spin: Spin,
+    /// `--realtime`.
+    pub priority: Priority,
+    /// `--io-driver`.
+    pub io_driver: IoDriver,
+}
+
+/// Whether threads are bound to cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// Where there are enough cores.
+    Auto,
+    /// Nowhere.
+    Never,
+}
+
+/// Whether a thread waits for the last microseconds before a deadline with its core awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spin {
+    /// As long as cores are to spare.
+    Auto,
+    /// Not at all.
+    Never,
+    /// GPU threads never sleep while they have work.
+    Always,
+}
+
+/// How the system's scheduler treats the threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Like those of any program.
+    Ordinary,
+    /// As real-time threads, if the system allows it.
+    Realtime,
+}
+
+/// How sockets are driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IoDriver {
+    /// io_uring where the system allows it, else epoll.
+    Auto,
+    /// io_uring or nothing.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// What a connection may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections; one more is refused.
+    pub max_connections: usize,
+    /// Bytes of a request body; more is a 413.
+    pub max_body_bytes: usize,
+    /// From the first byte of a request to the end of its head.
+    pub head_timeout: Duration,
+    /// From the end of the head to the end of the body.
+    pub body_timeout: Duration,
+    /// Between two requests of one connection.
+    pub idle_timeout: Duration,
+    /// How long a client may leave its stream unread before it is cut off.
+    pub write_timeout: Duration,
+    /// How long streams may go on after a SIGTERM.
+    pub drain_timeout: Duration,
+}
+
+/// Files that a run writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Logs {
+    /// `--journal`: the inputs of every simulated GPU.
+    pub journal: Option<PathBuf>,
+    /// `--step-log`: what each step did, as JSON lines.
+    pub step_log: Option<PathBuf>,
+    /// `--trace`: the same for Perfetto.
+    pub trace: Option<PathBuf>,
+}
+
+/// How much `/metrics/summary` remembers, of each model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummarySizes {
+    /// Requests whose values are kept.
+    pub request_samples: usize,
+    /// Tokens whose ITL and lag are kept.
+    pub token_samples: usize,
+    /// Throughput is averaged over this time.
+    pub rate_window: Duration,
+}
+
+/// A set of cores, as `0-3,6` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuSet(pub BTreeSet<usize>);
+
+/// What the process was started with means. Prints help, the version or what is wrong, and ends the
+/// process, where that is the answer: 0 for help, 2 for a mistake.
+pub fn parse() -> Command {
+    let low = LowArgs::parse();
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.into_string());
+    match Command::from_low(low, &variable) {
+        Ok(command) => command,
+        Err(mistake) => {
+            eprintln!("llmsimulator: {mistake}");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// A deterministic, GPU-free stand-in for an OpenAI-compatible LLM server.
+///
+/// Without a subcommand it serves. Wherever a config file is asked for, `builtin:NAME` names a
+/// built-in one. Each `[VARIABLE]` is read if its flag is not given; an empty one counts as unset.
+#[derive(Debug, Parser)]
+#[command(name = "llmsimulator", version, args_conflicts_with_subcommands = true)]
+struct LowArgs {
+    #[command(subcommand)]
+    task: Option<Task>,
+
+    #[command(flatten)]
+    files: LowFiles,
+
+    /// Print a built-in config file and exit: models, responses or bench-responses.
+    #[arg(long, value_name = "NAME", conflicts_with = "check")]
+    print_config: Option<String>,
+
+    /// Validate both config files, print what follows from them, and exit.
+    #[arg(long)]
+    check: bool,
+
+    /// Address to listen on [default: 0.0.0.0] [LLM_SIM_HOST]
+    #[arg(long, value_name = "HOST", help_heading = "Network")]
+    host: Option<String>,
+
+    /// Port to listen on; 0 lets the system choose [default: 8080] [LLM_SIM_PORT]
+    #[arg(long, value_name = "PORT", help_heading = "Network")]
+    port: Option<u16>,
+
+    /// Open connections, above which new ones are refused [default: 16384] [LLM_SIM_MAX_CONNECTIONS]
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    max_connections: Option<Count>,
+
+    /// Largest request body in bytes [default: 10485760] [LLM_SIM_MAX_BODY_BYTES]
+    #[arg(long, value_name = "BYTES", help_heading = "Network")]
+    max_body_bytes: Option<Count>,
+
+    /// Time for a request's head to arrive [default: 10s] [LLM_SIM_HEAD_TIMEOUT]
+    #[arg(long, value_name = "TIME", help_heading = "Network")]
+    head_timeout: Option<Time>,
+
+    /// Time for a request's body to arrive [default: 30s] [LLM_SIM_BODY_TIMEOUT]
+    #[arg(long, value_name = "TIME", help_heading = "Network")]
+    body_timeout: Option<Time>,
+
+    /// Time that a connection is kept open between requests [default: 75s] [LLM_SIM_IDLE_TIMEOUT]
+    #[arg(long, value_name = "TIME", help_heading = "Network")]
+    idle_timeout: Option<Time>,
+
+    /// Time after which a client that does not read its stream is cut off [default: 60s]
+    /// [LLM_SIM_WRITE_TIMEOUT]
+    #[arg(long, value_name = "TIME", help_heading = "Network")]
+    write_timeout: Option<Time>,
+
+    /// Time for running streams to finish after a SIGTERM [default: 30s] [LLM_SIM_DRAIN_TIMEOUT]
+    #[arg(long, value_name = "TIME", help_heading = "Network")]
+    drain_timeout: Option<Time>,
+
+    /// Threads that serve connections [default: by the number of cores] [LLM_SIM_IO_THREADS]
+    #[arg(long, value_name = "N", help_heading = "Threads")]
+    io_threads: Option<Count>,
+
+    /// The only cores to use, for example 0-3,6 [default: all that the process may use]
+    /// [LLM_SIM_CPUS]
+    #[arg(long, value_name = "LIST", help_heading = "Threads")]
+    cpus: Option<CpuSet>,
+
+    /// Do not bind threads to cores
+    #[arg(long, help_heading = "Threads")]
+    no_pin: bool,
+
+    /// Stay awake shortly before a deadline [default: auto] [LLM_SIM_SPIN]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Threads")]
+    spin: Option<Spin>,
+
+    /// Ask for real-time scheduling; goes on without it where it is not allowed
+    #[arg(long, help_heading = "Threads")]
+    realtime: bool,
+
+    /// How sockets are driven [default: auto] [LLM_SIM_IO_DRIVER]
+    #[arg(long, value_enum, value_name = "DRIVER", help_heading = "Threads")]
+    io_driver: Option<IoDriver>,
+
+    /// Write the inputs of every simulated GPU to FILE, to replay them offline [LLM_SIM_JOURNAL]
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    journal: Option<PathBuf>,
+
+    /// Write what each scheduler step did to FILE, as JSON lines [LLM_SIM_STEP_LOG]
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    step_log: Option<PathBuf>,
+
+    /// Write the scheduler steps to FILE as a trace for Perfetto [LLM_SIM_TRACE]
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    trace: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct LowFiles {
+    /// Which models there are and how fast they answer [default: builtin:models] [LLM_SIM_MODELS]
+    #[arg(long, value_name = "FILE")]
+    models: Option<String>,
+
+    /// What they answer [default: builtin:responses] [LLM_SIM_RESPONSES]
+    #[arg(long, value_name = "FILE")]
+    responses: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run a list of arrivals through the same engines in virtual time, and print per-request
+    /// latencies as JSON lines.
+    Simulate {
+        #[command(flatten)]
+        files: LowFiles,
+
+        /// One request per line, `-` for standard input:
+        /// {"arrival_ms": 0, "model": "qwen-mock", "prompt_tokens": 512, "output_tokens": 128}
+        #[arg(long, value_name = "FILE")]
+        arrivals: PathBuf,
+    },
+}
+
+/// The value of an environment variable, if it is set; `Err` holds one that is not Unicode.
+type Variables<'a> = &'a dyn Fn(&str) -> Option<Result<String, std::ffi::OsString>>;
+
+impl Command {
+    fn from_low(low: LowArgs, variables: Variables<'_>) -> Result<Self, Mistake> {
+        let from = Flags { variables };
+        if let Some(name) = low.print_config {
+            return Ok(Self::PrintConfig(name));
+        }
+        if let Some(Task::Simulate { files, arrivals }) = low.task {
+            let files = from.files(files)?;
+            return Ok(Self::Simulate(commands::simulate::Options { files, arrivals }));
+        }
+        if low.check {
+            return Ok(Self::Check(from.files(low.files)?));
+        }
+        Settings::from_low(low, from).map(|settings| Self::Serve(Box::new(settings)))
+    }
+}
+
+impl Settings {
+    fn from_low(low: LowArgs, from: Flags<'_>) -> Result<Self, Mistake> {
+        let files = from.files(low.files)?;
+        let count = |value: Option<Count>, variable: &str, default: usize| {
+            from.or_variable(value, variable).map(|value| value.map_or(default, |count| count.0))
+        };
+        let time = |value: Option<Time>, variable: &str, default: u64| {
+            let value = from.or_variable(value, variable)?;
+            Ok::<_, Mistake>(value.map_or(Duration::from_secs(default), |time| time.0))
+        };
+        let limits = Limits {
+            max_connections: count(low.max_connections, "LLM_SIM_MAX_CONNECTIONS", 16_384)?,
+            max_body_bytes: count(low.max_body_bytes, "LLM_SIM_MAX_BODY_BYTES", 10 << 20)?,
+            head_timeout: time(low.head_timeout, "LLM_SIM_HEAD_TIMEOUT", 10)?,
+            body_timeout: time(low.body_timeout, "LLM_SIM_BODY_TIMEOUT", 30)?,
+            idle_timeout: time(low.idle_timeout, "LLM_SIM_IDLE_TIMEOUT", 75)?,
+            write_timeout: time(low.write_timeout, "LLM_SIM_WRITE_TIMEOUT", 60)?,
+            drain_timeout: time(low.drain_timeout, "LLM_SIM_DRAIN_TIMEOUT", 30)?,
+        };
+        let threads = Threads {
+            io_threads: from
+                .or_variable(low.io_threads, "LLM_SIM_IO_THREADS")?
+                .map(|count| count.0),
+            cpus: from.or_variable(low.cpus, "LLM_SIM_CPUS")?,
+            pinning: if low.no_pin { Pinning::Never } else { Pinning::Auto },
+            spin: from.or_variable(low.spin, "LLM_SIM_SPIN")?.unwrap_or(Spin::Auto),
+            priority: if low.realtime { Priority::Realtime } else { Priority::Ordinary },
+            io_driver: from
+                .or_variable(low.io_driver, "LLM_SIM_IO_DRIVER")?
+                .unwrap_or(IoDriver::Auto),
+        };
+        let logs = Logs {
+            journal: from.or_variable(low.journal, "LLM_SIM_JOURNAL")?,
+            step_log: from.or_variable(low.step_log, "LLM_SIM_STEP_LOG")?,
+            trace: from.or_variable(low.trace, "LLM_SIM_TRACE")?,
+        };
+        let summary = SummarySizes {
+            request_samples: count(None, "LLM_SIM_SUMMARY_REQUEST_SAMPLES", 10_000)?,
+            token_samples: count(None, "LLM_SIM_SUMMARY_TOKEN_SAMPLES", 100_000)?,
+            rate_window: time(None, "LLM_SIM_SUMMARY_RATE_SECONDS", 60)?,
+        };
+        let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
+        let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
+        // Last, so that a mistyped flag is told before a file is read.
+        let config = commands::load(&files).map_err(Mistake)?;
+        Ok(Self { config, files, host, port, threads, limits, logs, summary })
+    }
+}
+
+/// Something that the user has to put right; its text is the whole message.
+#[derive(Debug)]
+struct Mistake(String);
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Flags<'a> {
+    variables: Variables<'a>,
+}
+
+impl Flags<'_> {
+    /// What the flag says, or else the variable.
+    fn or_variable<T: FromText>(&self, flag: Option<T>, name: &str) -> Result<Option<T>, Mistake> {
+        if flag.is_some() {
+            return Ok(flag);
+        }
+        match (self.variables)(name) {
+            None => Ok(None),
+            Some(Ok(text)) if text.is_empty() => Ok(None),
+            Some(Ok(text)) => match T::from_text(&text) {
+                Ok(value) => Ok(Some(value)),
+                Err(why) => Err(Mistake(format!("the variable {name} is `{text}`: {why}"))),
+            },
+            Some(Err(_)) => Err(Mistake(format!("the variable {name} is not valid Unicode"))),
+        }
+    }
+
+    fn files(&self, typed: LowFiles) -> Result<Files, Mistake> {
+        let models = self.or_variable(typed.models, "LLM_SIM_MODELS")?;
+        let responses = self.or_variable(typed.responses, "LLM_SIM_RESPONSES")?;
+        Ok(Files {
+            models: models.unwrap_or_else(|| "builtin:models".to_owned()),
+            responses: responses.unwrap_or_else(|| "builtin:responses".to_owned()),
+        })
+    }
+}
+
+/// What a flag and its variable can both hold.
+trait FromText: Sized {
+    fn from_text(text: &str) -> Result<Self, String>;
+}
+
+macro_rules! from_text_by_from_str {
+    ($($type:ty: $what:literal),* $(,)?) => {$(
+        impl FromText for $type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|why| format!("{} ({why})", $what))
+            }
+        }
+    )*};
+}
+
+from_text_by_from_str! {
+    String: "a text",
+    u16: "must be a port from 0 to 65535",
+    PathBuf: "a path",
+}
+
+macro_rules! from_text_by_value_enum {
+    ($($type:ty),*) => {$(
+        impl FromText for $type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                <$type as ValueEnum>::from_str(text, false).map_err(|_| {
+                    let all = <$type as ValueEnum>::value_variants().iter();
+                    let names: Vec<_> = all
+                        .filter_map(ValueEnum::to_possible_value)
+                        .map(|value| value.get_name().to_owned())
+                        .collect();
+                    format!("must be one of {}", names.join(", "))
+                })
+            }
+        }
+    )*};
+}
+
+from_text_by_value_enum!(Spin, IoDriver);
+
+macro_rules! from_text_as_parsed {
+    ($($type:ty),*) => {$(
+        impl FromText for $type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+from_text_as_parsed!(Count, Time, CpuSet);
+
+/// At least one of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count(usize);
+
+impl FromStr for Count {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u32>() {
+            Ok(count) if count > 0 => Ok(Self(count as usize)),
+            _ => Err("must be a whole number from 1 to 4294967295".to_owned()),
+        }
+    }
+}
+
+/// A length of time: `30`, `0.5`, `30s`, `500ms`, `2m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Time(Duration);
+
+impl FromStr for Time {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, unit) = if let Some(number) = text.strip_suffix("ms") {
+            (number, 1e-3)
+        } else if let Some(number) = text.strip_suffix('m') {
+            (number, 60.0)
+        } else {
+            (text.strip_suffix('s').unwrap_or(text), 1.0)
+        };
+        let seconds = number.parse::<f64>().map(|number| number * unit);
+        match seconds {
+            Ok(seconds) if (0.001..=604_800.0).contains(&seconds) => {
+                Ok(Self(Duration::from_secs_f64(seconds)))
+            }
+            _ => Err("must be a time from 1ms to a week, for example 30s or 500ms".to_owned()),
+        }
+    }
+}
+
+impl FromStr for CpuSet {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: usize = 4096;
+        let wrong = || format!("must be cores like 0-3,6, below {MOST}");
+        let mut cpus = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&cpu| cpu < MOST);
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(Self(cpus))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str, variables: &[(&str, &str)]) -> Result<Command, String> {
+        let words = std::iter::once("llmsimulator").chain(line.split_whitespace());
+        let low = LowArgs::try_parse_from(words).map_err(|error| error.to_string())?;
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| Ok((*value).to_owned()))
+        };
+        Command::from_low(low, &variable).map_err(|mistake| mistake.to_string())
+    }
+
+    fn settings(line: &str, variables: &[(&str, &str)]) -> Settings {
+        match command(line, variables) {
+            Ok(Command::Serve(settings)) => *settings,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bare_command_serves_the_builtins_on_port_8080() {
+        let settings = settings("", &[]);
+        assert_eq!((settings.host.as_str(), settings.port), ("0.0.0.0", 8080));
+        assert_eq!(settings.files.models, "builtin:models");
+        assert_eq!(settings.files.responses, "builtin:responses");
+        let names: Vec<_> = settings.config.models.iter().map(|m| m.name.as_str()).collect();
+        assert_eq!(names, ["qwen-mock", "qwen-mock-batched", "tiny-mock"]);
+        assert_eq!(settings.summary.request_samples, 10_000);
+        assert_eq!(settings.summary.token_samples, 100_000);
+        assert_eq!(settings.summary.rate_window, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_flag_beats_its_variable_and_an_empty_variable_is_unset() {
+        let variables = [("LLM_SIM_PORT", "9000"), ("LLM_SIM_HOST", ""), ("LLM_SIM_SPIN", "never")];
+        let from_variables = settings("", &variables);
+        assert_eq!((from_variables.port, from_variables.host.as_str()), (9000, "0.0.0.0"));
+        assert_eq!(from_variables.threads.spin, Spin::Never);
+        let from_flags = settings("--port 9001 --spin always", &variables);
+        assert_eq!((from_flags.port, from_flags.threads.spin), (9001, Spin::Always));
+    }
+
+    #[test]
+    fn a_mistake_in_a_variable_names_the_variable() {
+        for (variable, value, words) in [
+            ("LLM_SIM_PORT", "http", "LLM_SIM_PORT is `http`: must be a port"),
+            ("LLM_SIM_SPIN", "maybe", "must be one of auto, never, always"),
+            ("LLM_SIM_SUMMARY_REQUEST_SAMPLES", "0", "must be a whole number from 1"),
+            ("LLM_SIM_DRAIN_TIMEOUT", "soon", "for example 30s"),
+            ("LLM_SIM_MODELS", "no/such.yml", "no/such.yml: cannot be read"),
+        ] {
+            let mistake = command("", &[(variable, value)]).unwrap_err();
+            assert!(mistake.contains(words), "{variable}={value}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn times_and_cores_are_written_as_people_write_them() {
+        for (text, ms) in [("30", 30_000), ("0.5", 500), ("2m", 120_000), ("500ms", 500)] {
+            assert_eq!(text.parse::<Time>().unwrap().0.as_millis(), ms, "{text}");
+        }
+        assert_eq!("0-2,6".parse::<CpuSet>().unwrap().0, BTreeSet::from([0, 1, 2, 6]));
+        for wrong in ["", "3-1", "a", "1,,2", "99999"] {
+            assert!(wrong.parse::<CpuSet>().is_err(), "{wrong}");
+        }
+        for wrong in ["", "-1", "nan", "inf", "1h", "0"] {
+            assert!(wrong.parse::<Time>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_other_commands_are_told_apart() {
+        assert!(matches!(command("--check", &[]), Ok(Command::Check(_))));
+        let print = command("--print-config models", &[]);
+        assert!(matches!(print, Ok(Command::PrintConfig(name)) if name == "models"));
+        let simulate = command("simulate --models builtin:models --arrivals -", &[]);
+        assert!(matches!(simulate, Ok(Command::Simulate(_))), "{simulate:?}");
+        assert!(command("--port 70000", &[]).unwrap_err().contains("70000"));
+    }
+}
