@@ -15,12 +15,15 @@
 //! advances to `now` and then hands in another input at the same `now` is too late for that
 //! instant's plan, and hears of it with the next one.
 
+pub mod journal;
 pub mod scheduler;
 pub mod solo;
+pub mod virtual_time;
 
 use std::sync::Arc;
 
 use crate::units::{JobId, SimTime, Tokens};
+use scheduler::{Gauges, Recording, StepLog};
 
 /// A request as an engine sees it: how much of everything, never what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,28 @@ pub struct Job {
 /// The key of a full block: its tokens and the whole prefix before them (and the cache salt).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
+
+/// Something handed to an engine, with its time; what a live thread does, as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// When it arrives.
+    pub at: SimTime,
+    /// What arrives.
+    pub what: Arrives,
+}
+
+/// What arrives at an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrives {
+    /// [`Engine::submit`].
+    Submit(Job),
+    /// [`Engine::cancel`].
+    Cancel(JobId),
+    /// [`Engine::reset_prefix_cache`].
+    ResetPrefixCache,
+    /// [`Engine::advance`]: only to say that inputs of the same instant came after it.
+    Advance,
+}
 
 /// What became of a submitted job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +135,27 @@ pub enum Finish {
     Stop,
     /// `max_tokens` or the context length was reached.
     Length,
+}
+
+impl Finish {
+    /// The word for logs and journals; also the API's `finish_reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+impl Refusal {
+    /// The word for logs, metrics and journals.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::PromptTooLong => "prompt_too_long",
+            Self::NeverFits => "never_fits",
+        }
+    }
 }
 
 /// The engine of one simulated GPU.
@@ -184,6 +230,41 @@ impl Engine {
             Self::Instant(engine) => engine.advance(now, out),
             Self::FixedRate(engine) => engine.advance(now, out),
             Self::Scheduler(engine) => engine.advance(now, out),
+        }
+    }
+
+    /// Forgets all cached prefixes. Works only while no job holds blocks (vLLM refuses otherwise),
+    /// and says whether it did; engines without a prefix cache have nothing to forget.
+    pub fn reset_prefix_cache(&mut self, now: SimTime) -> bool {
+        match self {
+            Self::Instant(_) | Self::FixedRate(_) => true,
+            Self::Scheduler(engine) => engine.reset_prefix_cache(now),
+        }
+    }
+
+    /// The state of this moment. Solo engines have no queue and no blocks: whatever they hold runs.
+    pub fn gauges(&self) -> Gauges {
+        match self {
+            Self::Instant(engine) => Gauges { running: engine.held() as u32, ..Gauges::default() },
+            Self::FixedRate(engine) => {
+                Gauges { running: engine.held() as u32, ..Gauges::default() }
+            }
+            Self::Scheduler(engine) => engine.gauges(),
+        }
+    }
+
+    /// Starts or stops recording what steps do; solo engines have no steps.
+    pub fn record_steps(&mut self, recording: Recording) {
+        if let Self::Scheduler(engine) = self {
+            engine.record_steps(recording);
+        }
+    }
+
+    /// Replaces the contents of `log` by the steps that ended since the last time.
+    pub fn swap_steps(&mut self, log: &mut StepLog) {
+        match self {
+            Self::Instant(_) | Self::FixedRate(_) => log.clear(),
+            Self::Scheduler(engine) => engine.swap_steps(log),
         }
     }
 }

@@ -16,16 +16,19 @@ mod jobs;
 mod kv_cache;
 mod policy;
 mod prefix;
+mod record;
 mod spec;
 
 pub use self::jobs::JobState;
 pub use self::kv_cache::BlockId;
+pub use self::record::{Gauges, Granted, Queues, StepLog, StepRecord};
 pub use self::spec::{FreedBlocks, Policy, SchedulerSpec, Scheduling, VLLM_VERSION};
 
 use self::core::{Admission, Batch, Core};
-use self::cost::StepCost;
+use self::cost::{StepCost, StepTime};
+use self::record::{Details, StepSummary};
 use crate::sim::{Event, Job, Refusal, Verdict, What};
-use crate::units::{JobId, SimTime};
+use crate::units::{JobId, SimTime, Tokens};
 
 /// `engine: scheduler`.
 #[derive(Debug)]
@@ -36,24 +39,38 @@ pub struct Scheduler {
     max_num_queued_reqs: Option<u32>,
     gpu: Gpu,
     /// Asynchronous only: planned, and to be executed after the step in execution.
-    next: Option<Batch>,
-    /// Storage of batches done with.
-    spare: Vec<Batch>,
+    next: Option<Planned>,
+    /// Storage of plans done with.
+    spare: Vec<Planned>,
     /// All that is due before this instant has happened.
     now: SimTime,
     /// What happened and has not been fetched.
     events: Vec<Event>,
+    steps: u64,
+    /// What steps did, if anybody wants to know.
+    log: Option<StepLog>,
 }
 
 /// What the simulated GPU does.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per simulated GPU")]
 enum Gpu {
     /// Nothing, and nobody waits for it.
     Idle,
     /// Nothing yet: a step is planned at this instant.
     Wakes(SimTime),
     /// It executes a step.
-    Executes { batch: Batch, ends: SimTime },
+    Executes { plan: Planned, started: SimTime, time: StepTime },
+}
+
+/// A step that is decided, and what a record of it needs.
+#[derive(Debug, Default)]
+struct Planned {
+    batch: Batch,
+    at: SimTime,
+    before: Queues,
+    after: Queues,
+    details: Details,
 }
 
 impl Scheduler {
@@ -72,6 +89,8 @@ impl Scheduler {
             spare: Vec::new(),
             now: SimTime::ZERO,
             events: Vec::new(),
+            steps: 0,
+            log: None,
         }
     }
 
@@ -119,7 +138,38 @@ impl Scheduler {
         self.core.reset_prefix_cache()
     }
 
-    /// The simulated GPU's state, for gauges and checks.
+    /// Starts or stops recording what steps do; see [`Scheduler::swap_steps`].
+    pub fn record_steps(&mut self, recording: Recording) {
+        self.log = match recording {
+            Recording::On => Some(self.log.take().unwrap_or_default()),
+            Recording::Off => None,
+        };
+    }
+
+    /// Replaces the contents of `log` by what was recorded since the last time; the storage is
+    /// reused. A log that is never read is bounded: later steps are dropped and counted.
+    pub fn swap_steps(&mut self, log: &mut StepLog) {
+        log.clear();
+        if let Some(recorded) = &mut self.log {
+            std::mem::swap(recorded, log);
+        }
+    }
+
+    /// The state of this moment.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            running: self.core.running() as u32,
+            waiting: self.core.waiting() as u32,
+            waiting_preempted: self.core.waiting_preempted(),
+            usable_blocks: self.core.usable_blocks(),
+            free_blocks: self.core.free_blocks(),
+            preemptions: self.core.preemptions(),
+            prefix: self.core.prefix_stats(),
+            steps: self.steps,
+        }
+    }
+
+    /// The simulated GPU's untimed state, for checks.
     pub fn core(&self) -> &Core {
         &self.core
     }
@@ -142,33 +192,37 @@ impl Scheduler {
         match &self.gpu {
             Gpu::Idle => None,
             Gpu::Wakes(at) => Some(*at),
-            Gpu::Executes { ends, .. } => Some(*ends),
+            Gpu::Executes { started, time, .. } => Some(*started + time.total),
         }
     }
 
     /// What is due at `at`: the end of a step and the start of the next.
     fn run(&mut self, at: SimTime, events: &mut Vec<Event>) {
-        if let Gpu::Executes { batch, .. } = std::mem::replace(&mut self.gpu, Gpu::Idle) {
-            self.core.update(&batch, |output| {
+        if let Gpu::Executes { plan, started, time } = std::mem::replace(&mut self.gpu, Gpu::Idle) {
+            self.core.update(&plan.batch, |output| {
                 let what = What::Token { index: output.index, finish: output.finish };
                 events.push(Event { at, job: output.job, what });
             });
-            self.spare.push(batch);
+            self.steps += 1;
+            if let Some(log) = &mut self.log {
+                log.push(plan.summary(started, time), &plan.details);
+            }
+            self.spare.push(plan);
         }
-        let batch = match self.next.take() {
-            Some(batch) if !batch.is_empty() => Some(batch),
+        let plan = match self.next.take() {
+            Some(plan) if !plan.batch.is_empty() => Some(plan),
             planned => {
                 self.spare.extend(planned);
                 self.plan_until_work(at, events)
             }
         };
-        let Some(batch) = batch else {
+        let Some(plan) = plan else {
             // Whatever `accepts` let in can run once nothing else does.
             assert!(self.core.held() == 0, "the GPU idles while {} wait", self.core.held());
             return;
         };
-        let ends = at + self.cost.time(&batch.shape).total;
-        self.gpu = Gpu::Executes { batch, ends };
+        let time = self.cost.time(&plan.batch.shape);
+        self.gpu = Gpu::Executes { plan, started: at, time };
         if self.scheduling == Scheduling::Asynchronous && self.core.held() > 0 {
             self.next = Some(self.plan(at, events));
         }
@@ -176,30 +230,75 @@ impl Scheduler {
 
     /// Plans until a step computes something. Only steps that preempt everything they run compute
     /// nothing though requests are held; they take no time.
-    fn plan_until_work(&mut self, at: SimTime, events: &mut Vec<Event>) -> Option<Batch> {
+    fn plan_until_work(&mut self, at: SimTime, events: &mut Vec<Event>) -> Option<Planned> {
         loop {
-            let batch = self.plan(at, events);
-            if !batch.is_empty() {
-                return Some(batch);
+            let plan = self.plan(at, events);
+            if !plan.batch.is_empty() {
+                return Some(plan);
             }
-            let again = !batch.preempted.is_empty();
-            self.spare.push(batch);
+            let again = !plan.batch.preempted.is_empty();
+            self.spare.push(plan);
             if !again {
                 return None;
             }
         }
     }
 
-    fn plan(&mut self, at: SimTime, events: &mut Vec<Event>) -> Batch {
-        let mut batch = self.spare.pop().unwrap_or_default();
-        self.core.schedule(&mut batch);
-        for &job in &batch.preempted {
+    fn plan(&mut self, at: SimTime, events: &mut Vec<Event>) -> Planned {
+        let mut plan = self.spare.pop().unwrap_or_default();
+        plan.at = at;
+        plan.before = self.queues();
+        self.core.schedule(&mut plan.batch);
+        plan.after = self.queues();
+        for &job in &plan.batch.preempted {
             events.push(Event { at, job, what: What::Preempted });
         }
-        for &Admission { job, cached, resumed } in &batch.admitted {
+        for &Admission { job, cached, resumed } in &plan.batch.admitted {
             let what = if resumed { What::Resumed { cached } } else { What::Admitted { cached } };
             events.push(Event { at, job, what });
         }
-        batch
+        plan.details.clear();
+        if self.log.is_some() {
+            let grants = self.core.grants(&plan.batch);
+            plan.details.granted.extend(grants.map(|(job, tokens)| Granted { job, tokens }));
+            plan.details.admitted.extend_from_slice(&plan.batch.admitted);
+            plan.details.preempted.extend_from_slice(&plan.batch.preempted);
+        }
+        plan
     }
+
+    fn queues(&self) -> Queues {
+        Queues {
+            running: self.core.running() as u32,
+            waiting: self.core.waiting() as u32,
+            free_blocks: self.core.free_blocks(),
+        }
+    }
+}
+
+impl Planned {
+    fn summary(&self, started: SimTime, time: StepTime) -> StepSummary {
+        StepSummary {
+            index: self.batch.step,
+            planned: self.at,
+            started,
+            ended: started + time.total,
+            time,
+            sequences: self.batch.sequences() as u32,
+            decode_tokens: Tokens::new(self.batch.shape.decodes),
+            prefill_tokens: Tokens::new(self.batch.tokens - self.batch.shape.decodes),
+            before: self.before,
+            after: self.after,
+            admission: self.batch.admission,
+        }
+    }
+}
+
+/// Whether steps are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recording {
+    /// Each step leaves a record.
+    On,
+    /// None does.
+    Off,
 }
