@@ -105,6 +105,7 @@ pub(super) struct Settings {
     pub(super) watermark: Option<Placed<f64>>,
     pub(super) reserve_full_isl: Option<Placed<bool>>,
     pub(super) prefill_interval: Option<Placed<u64>>,
+    pub(super) freed_blocks: Option<Placed<&'static str>>,
 }
 
 /// `latency:`.
@@ -413,6 +414,10 @@ impl Settings {
         }
         if let Some(value) = fields.number(report, "watermark", &[], Range::Part) {
             once(&mut self.watermark, value, "watermark", report);
+        }
+        let orders = &["uncached_first", "all_last"];
+        if let Some(value) = fields.one_of(report, "freed_blocks", &[], orders) {
+            once(&mut self.freed_blocks, value, "freed_blocks", report);
         }
         let policies = &["fcfs", "priority"];
         if let Some(value) = fields.one_of(report, "scheduling_policy", &["policy"], policies) {

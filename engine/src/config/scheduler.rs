@@ -11,7 +11,7 @@ use crate::catalog::{
     self, Deployment, EngineClass, GpuShape, KvCacheDtype, ModelShape, WeightDtype,
 };
 use crate::sim::scheduler::cost::{Efficiency, IdealRoofline, Overlap, Roofline, StepCost};
-use crate::sim::scheduler::{Policy, SchedulerSpec, Scheduling};
+use crate::sim::scheduler::{FreedBlocks, Policy, SchedulerSpec, Scheduling};
 use crate::units::{Blocks, Bytes, SimSpan, Tokens};
 
 use super::ReadFile;
@@ -81,8 +81,7 @@ fn block_size(settings: &raw::Settings) -> u64 {
     value_or(&settings.block_size, DEFAULT_BLOCK_SIZE)
 }
 
-/// `max_num_batched_tokens` and `max_num_seqs`, with vLLM's defaults: they depend on the memory of
-/// the GPU, except that an A100 counts as small.
+/// `max_num_batched_tokens` and `max_num_seqs`; the GPU decides where nothing is said.
 struct Limits {
     batch_tokens: u64,
     sequences: u64,
@@ -90,16 +89,11 @@ struct Limits {
 
 impl Limits {
     fn of(settings: &raw::Settings, gpu: Option<&GpuShape>) -> Self {
-        let gib = gpu.map_or(0.0, |gpu| gpu.hbm.get() as f64 / GIB);
-        let a100 = gpu.is_some_and(|gpu| gpu.id.to_ascii_lowercase().contains("a100"));
-        let (batch_tokens, sequences) = match gib {
-            _ if gib >= 160.0 => (16_384, 1024),
-            _ if gib >= 70.0 && !a100 => (8192, 1024),
-            _ => (2048, 256),
-        };
+        // Without a GPU there is a problem already, and no engine comes of it.
+        let (tokens, sequences) = gpu.map_or((Tokens::new(2048), 256), GpuShape::default_limits);
         Self {
-            batch_tokens: value_or(&settings.max_batch_tokens, batch_tokens),
-            sequences: value_or(&settings.max_num_sequences, sequences),
+            batch_tokens: value_or(&settings.max_batch_tokens, u64::from(tokens.get())),
+            sequences: value_or(&settings.max_num_sequences, u64::from(sequences)),
         }
     }
 }
@@ -628,6 +622,10 @@ fn spec(settings: &raw::Settings, limits: &Limits, parts: &Parts) -> SchedulerSp
             Scheduling::Synchronous
         },
         max_num_queued_reqs: count(&settings.max_num_queued_reqs),
+        freed_blocks: match settings.freed_blocks.as_ref().map(|freed| freed.value) {
+            Some("all_last") => FreedBlocks::AllLast,
+            _ => FreedBlocks::UncachedFirst,
+        },
         cost: StepCost::Roofline(parts.cost.clone()),
     }
 }
