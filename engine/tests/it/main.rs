@@ -1,9 +1,12 @@
 //! Integration tests of the engine: one binary, features told as stories.
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
 mod differential;
+mod stats;
 mod text_matching;
 mod text_properties;
 mod text_responses;
+mod tidy;
 mod wire_bad_bodies;
 mod wire_bodies;
 mod wire_chat;
