@@ -10,4 +10,5 @@ mod tidy;
 mod wire_bad_bodies;
 mod wire_bodies;
 mod wire_chat;
+mod wire_fuzz;
 mod wire_sse;

@@ -64,9 +64,13 @@ fn module_of(path: &Path) -> String {
     first.trim_end_matches(".rs").to_owned()
 }
 
-/// The code without its comments; strings stay, and none of ours says `crate::`.
+/// The code without its comments and its unit tests, which may ask anybody for a second opinion.
+/// Strings stay; none of ours says `crate::`.
 fn code(text: &str) -> String {
-    text.lines()
+    text.split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default()
+        .lines()
         .map(|line| line.split("//").next().unwrap_or_default())
         .collect::<Vec<_>>()
         .join("\n")
