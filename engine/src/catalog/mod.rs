@@ -17,7 +17,9 @@ mod hf_config;
 mod models;
 
 pub use classes::{EngineClass, KvMemory, engine_class, engine_classes};
-pub use deployment::{Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype};
+pub use deployment::{
+    DECODE_CONTEXT, Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype,
+};
 pub use gpus::{GpuShape, gpu, gpus};
 pub use hf_config::{CannotDerive, derive};
 pub use models::{Attention, ModelShape, model, models};
