@@ -230,7 +230,7 @@ fn counters(gpu: Gpu, at: SimTime, name: &str, values: [(&str, u32); 2], out: &m
 /// The format counts in microseconds; decimals keep it exact to the nanosecond.
 fn put_microseconds(ns: u64, out: &mut Vec<u8>) {
     put!(out, "{}", ns / 1000);
-    if ns % 1000 != 0 {
+    if !ns.is_multiple_of(1000) {
         put!(out, ".{:03}", ns % 1000);
     }
 }

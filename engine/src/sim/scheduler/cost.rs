@@ -100,6 +100,7 @@ pub struct StepTerms {
 
 /// The cost model of a simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one per engine, read by every step")]
 pub enum StepCost {
     /// Every step takes the same time: tests, and recorded traces.
     Fixed(SimSpan),
