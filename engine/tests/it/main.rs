@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
 mod differential;
+mod simulation;
 mod stats;
 mod text_matching;
 mod text_properties;
