@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod commands;
+pub mod step_writer;
 
 use std::process::ExitCode;
 
