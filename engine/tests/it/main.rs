@@ -1,6 +1,8 @@
 //! Integration tests of the engine: one binary, features told as stories.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
+mod config;
+
 mod differential;
 mod simulation;
 mod stats;
