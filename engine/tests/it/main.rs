@@ -4,6 +4,7 @@
 mod config;
 
 mod differential;
+mod scheduler;
 mod simulation;
 mod stats;
 mod text_matching;
