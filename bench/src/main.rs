@@ -1,5 +1,5 @@
 //! `llmsim-bench`: the load generator.
 
-fn main() {
-    llmsim_bench::main();
+fn main() -> std::process::ExitCode {
+    llmsim_bench::main()
 }

@@ -1,0 +1,230 @@
+//! What the server says about the same requests, and how the two sides differ.
+//!
+//! llmsimulator's `/metrics/summary` is reset after warm-up and read after the run. Three clocks
+//! meet: `simulated` (scheduled by the engine), `server` (released to the socket) and `client`
+//! (received). Any other server is reported as not available, and the run goes on.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::result::{Stat, Summary};
+
+/// What `/metrics/summary` says of one model.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct ServerModel {
+    /// Engine.
+    #[serde(default)]
+    pub engine: String,
+    /// Requests.
+    #[serde(default)]
+    pub requests: ServerRequests,
+    /// Throughput.
+    #[serde(default)]
+    pub throughput: ServerThroughput,
+    /// Latencies by name.
+    #[serde(default)]
+    pub latency_seconds: BTreeMap<String, ServerStat>,
+    /// The engine's own timeline, by name, where the server tells it.
+    #[serde(default)]
+    pub simulated_seconds: BTreeMap<String, ServerStat>,
+}
+
+/// Requests of one model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ServerRequests {
+    /// In progress.
+    #[serde(default)]
+    pub running: u64,
+    /// Finished, by reason.
+    #[serde(default)]
+    pub finished: BTreeMap<String, u64>,
+}
+
+/// Throughput of one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct ServerThroughput {
+    /// Output tokens per second.
+    #[serde(default)]
+    pub output_tokens_per_second: f64,
+}
+
+/// Order statistics in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct ServerStat {
+    /// Values.
+    #[serde(default)]
+    pub count: u64,
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Least.
+    pub min: Option<f64>,
+    /// Median.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// Greatest.
+    pub max: Option<f64>,
+}
+
+/// What is known of the server's side.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerSide {
+    /// Not asked for.
+    Skipped,
+    /// It has no summary, or not for this model.
+    NotAvailable(String),
+    /// Its figures.
+    Known(Box<ServerModel>),
+}
+
+#[derive(Deserialize)]
+struct SummaryBody {
+    models: BTreeMap<String, ServerModel>,
+}
+
+/// Reads the body of `/metrics/summary`.
+///
+/// # Errors
+/// Why there is nothing to compare with.
+pub fn read_summary(body: &[u8], model: &str) -> Result<ServerModel, String> {
+    let mut summary: SummaryBody = sonic_rs::from_slice(body)
+        .map_err(|_| "its answer is not a summary that this client knows".to_owned())?;
+    summary.models.remove(model).ok_or_else(|| format!("its summary has no model '{model}'"))
+}
+
+/// One row of the comparison; values in ms, or tokens per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Metric and percentile.
+    pub name: &'static str,
+    /// Received.
+    pub client: Option<f64>,
+    /// Released.
+    pub server: Option<f64>,
+    /// Scheduled by the engine.
+    pub simulated: Option<f64>,
+    /// `client - server`: HTTP, network and this client.
+    pub delivery: Option<f64>,
+    /// The difference is smaller than what the client can tell apart (self-test).
+    pub below_resolution: bool,
+}
+
+/// The comparison of both sides, row by row.
+pub fn rows(summary: &Summary, server: &ServerModel, resolution_ms: Option<f64>) -> Vec<Row> {
+    let raw = summary.raw.as_ref();
+    let ttft = raw.map_or(&summary.ttft, |raw| &raw.ttft);
+    let e2e = raw.map_or(&summary.e2e, |raw| &raw.e2e);
+    let metrics: [(&str, &str, f64, &Stat); 6] = [
+        ("TTFT p50", "ttft", 50.0, ttft),
+        ("TTFT p99", "ttft", 99.0, ttft),
+        ("ITL p50", "itl", 50.0, &summary.itl),
+        ("ITL p99", "itl", 99.0, &summary.itl),
+        ("TPOT p50", "tpot", 50.0, &summary.tpot),
+        ("E2E p50", "e2e", 50.0, e2e),
+    ];
+    let metrics = metrics.into_iter().chain([("E2E p99", "e2e", 99.0, e2e)]);
+    metrics
+        .map(|(name, key, p, stat)| {
+            let of = |stats: &BTreeMap<String, ServerStat>| {
+                let stat = stats.get(key)?;
+                Some((if p < 60.0 { stat.p50 } else { stat.p99 })? * 1e3)
+            };
+            let client = stat.percentile(p).map(|ns| ns / 1e6);
+            let server_value = of(&server.latency_seconds);
+            let delivery = client.zip(server_value).map(|(client, server)| client - server);
+            Row {
+                name,
+                client,
+                server: server_value,
+                simulated: of(&server.simulated_seconds),
+                delivery,
+                below_resolution: delivery
+                    .zip(resolution_ms)
+                    .is_some_and(|(delivery, resolution)| delivery.abs() < resolution),
+            }
+        })
+        .collect()
+}
+
+/// Requests that the server has finished.
+pub fn finished(server: &ServerModel) -> u64 {
+    server.requests.finished.values().sum()
+}
+
+/// Above this the server's own timing cannot be trusted.
+pub const LAG_LIMIT_MS: f64 = 5.0;
+
+/// What a reader must know about the server's side.
+pub fn warnings(summary: &Summary, server: &ServerModel) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (theirs, ours) = (finished(server), u64::from(summary.counts.sent));
+    if theirs > ours {
+        warnings.push(format!(
+            "the server finished {theirs} requests where this client sent {ours}: other traffic is \
+             mixed into its figures"
+        ));
+    }
+    let lag = server.latency_seconds.get("lag").and_then(|stat| stat.p99);
+    if let Some(lag) = lag.map(|lag| lag * 1e3).filter(|lag| *lag > LAG_LIMIT_MS) {
+        warnings.push(format!(
+            "the simulator ran behind its own timeline: token lag p99 {lag:.1} ms; less load or \
+             more CPU brings it back under {LAG_LIMIT_MS} ms"
+        ));
+    }
+    warnings
+}
+
+/// Delivery per request, joined with what the server told about each: what the client measured less
+/// what the server says it took, so both ways of the network and this client are in it.
+pub fn delivery_per_request(records: &[crate::record::Record]) -> Option<Joined> {
+    let mut joined = Joined::default();
+    for record in records.iter().filter(|record| record.ok()) {
+        let (Some(timing), Some(sent), Some(first)) =
+            (record.server, record.sent, record.output.first)
+        else {
+            continue;
+        };
+        let span = |at: llmsim_engine::units::SimTime| at.saturating_since(sent).as_ns();
+        joined.first.push(span(first).saturating_sub(timing.first_sent.as_ns()));
+        let last = span(record.last_output());
+        joined.last.push(last.saturating_sub(timing.last_released.as_ns()));
+        joined
+            .server_late
+            .push(timing.first_sent.as_ns().saturating_sub(timing.first_scheduled.as_ns()));
+        joined.scheduled.push(timing.first_scheduled.as_ns());
+    }
+    (!joined.first.is_empty()).then_some(joined)
+}
+
+/// Spans in ns, one per request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joined {
+    /// First token: received less sent by the server.
+    pub first: Vec<u64>,
+    /// Last token: received less released by the server.
+    pub last: Vec<u64>,
+    /// First token: sent by the server less scheduled by its engine.
+    pub server_late: Vec<u64>,
+    /// First token: scheduled by the engine, from the arrival of the request.
+    pub scheduled: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_read_for_the_model_asked_for() {
+        let body = br#"{"since_reset_seconds":2.34,"models":{"qwen-mock":{"engine":"fixed_rate",
+            "requests":{"running":0,"finished":{"stop":3,"length":2}},
+            "throughput":{"window_seconds":2.34,"requests_per_second":1.28,"output_tokens_per_second":23.05},
+            "latency_seconds":{"ttft":{"count":3,"samples":3,"mean":0.0073,"min":0.0023,"p50":0.0023,
+            "p90":0.0144,"p95":0.0159,"p99":0.0171,"max":0.0174},"itl":{}}}}}"#;
+        let model = read_summary(body, "qwen-mock").expect("valid");
+        assert_eq!(finished(&model), 5);
+        assert_eq!(model.latency_seconds["ttft"].p99, Some(0.0171));
+        assert!(read_summary(body, "other").expect_err("missing").contains("'other'"));
+        assert!(read_summary(b"<html>", "m").is_err());
+    }
+}

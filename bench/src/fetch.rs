@@ -1,0 +1,62 @@
+//! Small requests beside the load (metrics), over the standard library's blocking sockets and the
+//! same answer reader. Never called while a level is being measured.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::http::answer::Reader;
+use crate::http::url::Url;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const MOST_BODY: usize = 16 << 20;
+
+/// Status and body of one small request.
+///
+/// # Errors
+/// One line about what went wrong.
+pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec<u8>), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(told)?;
+    let mut problem = "no address".to_owned();
+    let mut stream = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(open) => {
+                stream = Some(open);
+                break;
+            }
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    let mut stream = stream.ok_or(problem)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(told)?;
+    let path = if url.path.is_empty() { "/" } else { &url.path };
+    let key = api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {}\r\nuser-agent: llmsim-bench/{}\r\n{key}\
+         content-length: 0\r\nconnection: close\r\n\r\n",
+        url.authority(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    stream.write_all(head.as_bytes()).map_err(told)?;
+    let mut reader = Reader::new();
+    let mut body = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    while !reader.done() {
+        let got = stream.read(&mut buffer).map_err(told)?;
+        if got == 0 {
+            if reader.close() {
+                break;
+            }
+            return Err("connection closed inside the answer".into());
+        }
+        reader.feed(&buffer[..got], |piece| body.extend_from_slice(piece)).map_err(|e| e.0)?;
+        if body.len() > MOST_BODY {
+            return Err("its answer is too long".into());
+        }
+    }
+    let status = reader.head().map_or(0, |head| head.status);
+    Ok((status, body))
+}

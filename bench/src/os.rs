@@ -1,0 +1,125 @@
+//! What the operating system has to be asked for: CPU time, memory, signals, timer slack.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use llmsim_engine::units::SimSpan;
+
+/// Asks for wake-ups without the default 50 us of slack, for the calling thread. Best effort.
+#[expect(unsafe_code, reason = "prctl has no safe wrapper in the standard library")]
+pub fn finest_timer_slack() {
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of ours.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64);
+    }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the first SIGINT or SIGTERM is only noted (see [`interrupted`]); a second one ends
+/// the program.
+#[expect(unsafe_code, reason = "sigaction has no safe wrapper in the standard library")]
+pub fn catch_interrupts() {
+    extern "C" fn note(_signal: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Release);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the struct is
+        // fully initialised (zero is valid for all its fields) before it is passed on.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note as *const () as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// True once SIGINT or SIGTERM has arrived.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Acquire)
+}
+
+/// CPU time that the calling thread has used; zero where the kernel does not tell.
+pub fn thread_cpu() -> SimSpan {
+    cpu_from("/proc/thread-self/schedstat")
+}
+
+fn cpu_from(path: &str) -> SimSpan {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let ns = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    SimSpan::from_ns(ns.unwrap_or(0))
+}
+
+/// The most memory that this process has had resident, in bytes; 0 where unknown.
+pub fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|word| word.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Raises the soft limit of open files to the hard one and tells it.
+#[expect(unsafe_code, reason = "setrlimit has no safe wrapper in the standard library")]
+pub fn raise_open_files() -> u64 {
+    // SAFETY: both calls get a pointer to a fully initialised struct on this stack.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 1024;
+        }
+        let wanted = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const wanted) == 0 {
+            return limit.rlim_max;
+        }
+        limit.rlim_cur
+    }
+}
+
+/// True if the peer has closed `fd` or sent bytes that nobody asked for: an idle connection in that
+/// state must not be used for another request.
+#[expect(unsafe_code, reason = "monoio offers no peek that returns at once")]
+pub fn has_unexpected_input(fd: std::os::fd::RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: the buffer is one byte on this stack; the descriptor belongs to a socket that the
+    // caller keeps open. MSG_PEEK takes nothing from it, MSG_DONTWAIT never blocks.
+    let got =
+        unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    let would_block =
+        got < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock;
+    !would_block
+}
+
+/// Restricts the process to the CPUs of a list such as `0,2-3`.
+///
+/// # Errors
+/// A sentence if the list cannot be read or the kernel refuses it.
+#[expect(unsafe_code, reason = "sched_setaffinity has no safe wrapper in the standard library")]
+pub fn use_cpus(list: &str) -> Result<(), String> {
+    let wrong = || format!("--cpus: '{list}' is no list of CPUs; write '0' or '0,2-3'");
+    let mut cpus = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: usize = first.trim().parse().map_err(|_| wrong())?;
+        let last: usize = last.trim().parse().map_err(|_| wrong())?;
+        if first > last || last >= libc::CPU_SETSIZE as usize {
+            return Err(wrong());
+        }
+        cpus.extend(first..=last);
+    }
+    // SAFETY: a zeroed cpu_set_t is an empty set; every index was checked against CPU_SETSIZE.
+    let refused = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in cpus {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) != 0
+    };
+    if refused {
+        return Err(format!("--cpus {list}: {}", std::io::Error::last_os_error()));
+    }
+    Ok(())
+}

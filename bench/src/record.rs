@@ -1,0 +1,240 @@
+//! What happened to one request, as instants. Definitions of metrics are not here but in `result`:
+//! a record is the log from which every dialect of TTFT and ITL can be computed.
+//!
+//! All instants are on one clock: that of the client, or of the simulation in a virtual run.
+
+use llmsim_engine::units::{SimSpan, SimTime};
+
+/// One measured request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Its number in the plan, from 0.
+    pub index: u32,
+    /// When the plan wanted it sent. In a closed loop: when its stream became free.
+    pub scheduled: SimTime,
+    /// When its bytes were handed to the socket; `None` if it never got so far.
+    pub sent: Option<SimTime>,
+    /// Time spent on opening a connection for it, if none was idle.
+    pub connect: Option<SimSpan>,
+    /// When the response's head was complete.
+    pub headers: Option<SimTime>,
+    /// Arrivals of chunks with output. May have been dropped in very long runs (see
+    /// [`Output::stamps`]), but never the first and the last instant.
+    pub output: Output,
+    /// When the response ended, well or badly.
+    pub end: SimTime,
+    /// HTTP status, once known.
+    pub status: Option<u16>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Token counts as the server reported them.
+    pub usage: Option<Usage>,
+    /// Prompt tokens that the plan expects the prefix cache to hold (trace replay).
+    pub expected_cached: Option<u32>,
+    /// The most output tokens asked for.
+    pub max_tokens: Option<u32>,
+    /// The server's own clock, if it told.
+    pub server: Option<ServerTiming>,
+}
+
+/// Arrivals of chunks with output: the role chunk, the finish chunk and the usage chunk are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// The first chunk with output.
+    pub first: Option<SimTime>,
+    /// The last one.
+    pub last: Option<SimTime>,
+    /// How many.
+    pub chunks: u32,
+    /// Each arrival. Empty although `chunks` is not if the run has more chunks than are kept.
+    pub stamps: Vec<SimTime>,
+}
+
+impl Output {
+    /// Notes a chunk that arrived at `at`.
+    pub fn push(&mut self, at: SimTime) {
+        self.first.get_or_insert(at);
+        self.last = Some(at);
+        self.chunks += 1;
+        self.stamps.push(at);
+    }
+
+    /// The chunks that arrived at these instants.
+    pub fn of(stamps: impl IntoIterator<Item = SimTime>) -> Self {
+        let mut output = Self::default();
+        stamps.into_iter().for_each(|at| output.push(at));
+        output
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this finish reason.
+    Finished(String),
+    /// Badly.
+    Failed(Failure),
+    /// It was in flight when the run was stopped by the user: neither success nor failure.
+    Interrupted,
+}
+
+/// Why a request failed: a class to count by, and one line of detail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The class.
+    pub class: FailureClass,
+    /// What the server or the kernel said.
+    pub detail: String,
+}
+
+impl Failure {
+    /// A failure of this class.
+    pub fn new(class: FailureClass, detail: impl Into<String>) -> Self {
+        Self { class, detail: detail.into() }
+    }
+}
+
+/// Classes of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailureClass {
+    /// Status 429.
+    RateLimited,
+    /// Another 4xx.
+    ClientError,
+    /// 5xx.
+    ServerError,
+    /// A status that is no answer to a POST (1xx to 3xx, or 2xx without an event stream).
+    UnexpectedAnswer,
+    /// No connection, or it was lost before the first byte of the answer.
+    Connect,
+    /// Nothing for too long before the first chunk.
+    TimeoutFirstChunk,
+    /// Nothing for too long between chunks.
+    TimeoutBetweenChunks,
+    /// The stream ended without a finish reason.
+    Cut,
+    /// The server reported an error inside the stream.
+    ErrorInStream,
+    /// Not HTTP, not SSE or not JSON where it should be.
+    Malformed,
+    /// More tokens than asked for, or other than asked for exactly.
+    WrongTokenCount,
+}
+
+impl FailureClass {
+    /// All of them, in the order of the report.
+    pub const ALL: [Self; 11] = [
+        Self::RateLimited,
+        Self::ClientError,
+        Self::ServerError,
+        Self::UnexpectedAnswer,
+        Self::Connect,
+        Self::TimeoutFirstChunk,
+        Self::TimeoutBetweenChunks,
+        Self::Cut,
+        Self::ErrorInStream,
+        Self::Malformed,
+        Self::WrongTokenCount,
+    ];
+
+    /// The name in JSON.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::RateLimited => "rate_limited_429",
+            Self::ClientError => "client_error_4xx",
+            Self::ServerError => "server_error_5xx",
+            Self::UnexpectedAnswer => "unexpected_answer",
+            Self::Connect => "connect",
+            Self::TimeoutFirstChunk => "timeout_before_first_chunk",
+            Self::TimeoutBetweenChunks => "timeout_between_chunks",
+            Self::Cut => "stream_cut",
+            Self::ErrorInStream => "error_in_stream",
+            Self::Malformed => "malformed",
+            Self::WrongTokenCount => "wrong_token_count",
+        }
+    }
+
+    /// The name for people.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::RateLimited => "429 rate limited",
+            Self::ClientError => "4xx",
+            Self::ServerError => "5xx",
+            Self::UnexpectedAnswer => "unexpected answer",
+            Self::Connect => "connect",
+            Self::TimeoutFirstChunk => "timeout before first chunk",
+            Self::TimeoutBetweenChunks => "timeout between chunks",
+            Self::Cut => "stream cut without finish",
+            Self::ErrorInStream => "error in stream",
+            Self::Malformed => "malformed",
+            Self::WrongTokenCount => "wrong token count",
+        }
+    }
+}
+
+/// Token counts as the server reported them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Output tokens.
+    pub completion: u32,
+    /// Prompt tokens that came from a prefix cache; `None` if not told.
+    pub cached: Option<u32>,
+}
+
+/// What our server tells about one request when asked with `x-llmsim-timing: 1`: spans from the
+/// instant at which it had read the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTiming {
+    /// Time in the engine's queue.
+    pub queued: Option<SimSpan>,
+    /// The engine's instant of the first token.
+    pub first_scheduled: SimSpan,
+    /// When the engine handed it on.
+    pub first_released: SimSpan,
+    /// When the kernel took its bytes.
+    pub first_sent: SimSpan,
+    /// The engine's instant of the last token.
+    pub last_scheduled: SimSpan,
+    /// When the engine handed it on.
+    pub last_released: SimSpan,
+    /// How late the latest token was handed to the kernel.
+    pub lag_max: Option<SimSpan>,
+}
+
+impl Record {
+    /// A record of a request that has not been sent yet.
+    pub fn planned(index: u32, scheduled: SimTime) -> Self {
+        Self {
+            index,
+            scheduled,
+            sent: None,
+            connect: None,
+            headers: None,
+            output: Output::default(),
+            end: scheduled,
+            status: None,
+            outcome: Outcome::Interrupted,
+            usage: None,
+            expected_cached: None,
+            max_tokens: None,
+            server: None,
+        }
+    }
+
+    /// True if it ended well.
+    pub const fn ok(&self) -> bool {
+        matches!(self.outcome, Outcome::Finished(_))
+    }
+
+    /// Output tokens: what the server says, else one per chunk.
+    pub fn output_tokens(&self) -> u32 {
+        self.usage.map_or(self.output.chunks, |usage| usage.completion)
+    }
+
+    /// The last chunk with output; where there was none, the end.
+    pub fn last_output(&self) -> SimTime {
+        self.output.last.unwrap_or(self.end)
+    }
+}

@@ -1,0 +1,481 @@
+//! The client of a real server: connections that are warm before they are needed, one exchange per
+//! request, each arrival stamped when the read returns and before anything is parsed.
+//!
+//! It decides nothing about when to send and knows no statistics. A failed request is never sent
+//! again: what happened is what the record says.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use llmsim_engine::units::{SimSpan, SimTime};
+use llmsim_engine::wire::sse::{SseEvent, SseParser};
+use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+use monoio::net::TcpStream;
+
+use crate::chunk;
+use crate::clock::Clock;
+use crate::http::answer::Reader;
+use crate::http::url::Url;
+use crate::local::{Stopped, Watch};
+use crate::progress::Live;
+use crate::record::{Failure, FailureClass, Outcome, Record};
+
+/// One read takes at most this much; a chunk of a stream is about 200 bytes.
+const READ_BYTES: usize = 4096;
+/// The most kept of an error's body.
+const MOST_ERROR_BODY: usize = 64 * 1024;
+/// How often deadlines are looked at.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// A request in its final bytes, made before it is due.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// Head and body as they go onto the wire.
+    pub bytes: Vec<u8>,
+    /// The most output tokens asked for.
+    pub max_tokens: Option<u32>,
+    /// Whether exactly that many must come.
+    pub exact: bool,
+    /// Prompt tokens that a prefix cache should hold by now (trace replay).
+    pub expected_cached: Option<u32>,
+}
+
+/// Limits on how long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// To open a connection.
+    pub connect: SimSpan,
+    /// Before the first chunk and between chunks.
+    pub silence: SimSpan,
+}
+
+/// The client of one server. Lives on one thread.
+#[derive(Debug)]
+pub struct Client {
+    clock: Clock,
+    addresses: Vec<SocketAddr>,
+    timeouts: Timeouts,
+    idle: RefCell<Vec<Connection>>,
+    watches: RefCell<Vec<Weak<Watch>>>,
+    opened: Cell<u32>,
+    live: std::sync::Arc<Live>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// How an exchange may end early.
+enum Broken {
+    Failed(Failure),
+    Interrupted,
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Client {
+    /// Finds the address of the server; starts the task that watches deadlines.
+    ///
+    /// # Errors
+    /// A sentence if the name cannot be resolved.
+    pub fn start(
+        clock: Clock,
+        url: &Url,
+        timeouts: Timeouts,
+        live: std::sync::Arc<Live>,
+    ) -> Result<Rc<Self>, String> {
+        let addresses: Vec<SocketAddr> = (url.host.as_str(), url.port)
+            .to_socket_addrs()
+            .map_err(|error| format!("{url}: cannot find host '{}': {error}", url.host))?
+            .collect();
+        if addresses.is_empty() {
+            return Err(format!("{url}: host '{}' has no address", url.host));
+        }
+        let client = Rc::new(Self {
+            clock,
+            addresses,
+            timeouts,
+            idle: RefCell::new(Vec::new()),
+            watches: RefCell::new(Vec::new()),
+            opened: Cell::new(0),
+            live,
+        });
+        monoio::spawn(watch_deadlines(Rc::downgrade(&client)));
+        Ok(client)
+    }
+
+    /// Opens connections until `wanted` are idle. Those that fail are left to the requests, whose
+    /// records will say so.
+    pub async fn warm(self: &Rc<Self>, wanted: u32) {
+        /// More at once would overrun the accept queue of servers that keep the default of 128.
+        const AT_ONCE: usize = 32;
+        let missing = (wanted as usize).saturating_sub(self.idle.borrow().len());
+        let left = Rc::new(Cell::new(missing));
+        let openers: Vec<_> = (0..missing.min(AT_ONCE))
+            .map(|_| {
+                let (client, left) = (Rc::clone(self), Rc::clone(&left));
+                monoio::spawn(async move {
+                    while left.get() > 0 && !crate::os::interrupted() {
+                        left.set(left.get() - 1);
+                        let watch = client.watch(client.timeouts.connect);
+                        match client.open(&watch).await {
+                            Ok(connection) => client.idle.borrow_mut().push(connection),
+                            Err(_) => left.set(0),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for opener in openers {
+            opener.await;
+        }
+    }
+
+    /// Connections opened so far.
+    pub fn opened(&self) -> u32 {
+        self.opened.get()
+    }
+
+    /// Sends `request` and follows its answer to the end; all that happened is in `record`.
+    pub async fn perform(&self, request: Prepared, record: &mut Record) {
+        record.max_tokens = request.max_tokens;
+        record.expected_cached = request.expected_cached;
+        let watch = self.watch(self.timeouts.connect);
+        record.outcome = match self.exchange(&watch, request, record).await {
+            Ok(finish) => Outcome::Finished(finish),
+            Err(Broken::Failed(failure)) => Outcome::Failed(failure),
+            Err(Broken::Interrupted) => Outcome::Interrupted,
+        };
+        if record.end <= record.scheduled {
+            record.end = self.clock.now();
+        }
+    }
+
+    async fn exchange(
+        &self,
+        watch: &Rc<Watch>,
+        request: Prepared,
+        record: &mut Record,
+    ) -> Result<String, Broken> {
+        let exact = request.exact;
+        let mut connection = self.connection(watch, record).await?;
+        watch.set(self.clock.now() + self.timeouts.silence);
+        record.sent = Some(self.clock.now());
+        let written = watch.guard(connection.stream.write_all(request.bytes)).await;
+        let (written, bytes) = written.map_err(|why| self.stopped(why, record))?;
+        drop(bytes);
+        // An early refusal may come before the server has read everything: look for it first.
+        let unsent = written.err();
+        let mut answer = Answer::default();
+        let (finish, keep) =
+            match self.read_answer(watch, &mut connection, &mut answer, record).await {
+                Err(Broken::Failed(failure)) if failure.class == FailureClass::Connect => {
+                    let detail = unsent.map_or(failure.detail, |error| error.to_string());
+                    return Err(Failure::new(FailureClass::Connect, detail).into());
+                }
+                other => other?,
+            };
+        if keep {
+            self.idle.borrow_mut().push(connection);
+        }
+        check_token_count(record, exact)?;
+        Ok(finish)
+    }
+
+    /// An idle connection that is still good, else a new one.
+    async fn connection(
+        &self,
+        watch: &Rc<Watch>,
+        record: &mut Record,
+    ) -> Result<Connection, Broken> {
+        loop {
+            let idle = self.idle.borrow_mut().pop();
+            let Some(connection) = idle else { break };
+            if !crate::os::has_unexpected_input(connection.stream.as_raw_fd()) {
+                return Ok(connection);
+            }
+        }
+        let began = self.clock.now();
+        let opened = self.open(watch).await;
+        let ended = self.clock.now();
+        record.connect = Some(ended - began);
+        opened.inspect_err(|_| record.end = ended)
+    }
+
+    async fn open(&self, watch: &Rc<Watch>) -> Result<Connection, Broken> {
+        watch.set(self.clock.now() + self.timeouts.connect);
+        let mut problem = None;
+        for &address in &self.addresses {
+            match watch.guard(TcpStream::connect_addr(address)).await {
+                Ok(Ok(stream)) => {
+                    // Without it Nagle's algorithm delays the second part of a request.
+                    let _ = stream.set_nodelay(true);
+                    self.opened.set(self.opened.get() + 1);
+                    return Ok(Connection { stream, buffer: Vec::with_capacity(READ_BYTES) });
+                }
+                Ok(Err(error)) => problem = Some(format!("{address}: {error}")),
+                Err(Stopped::Interrupted) => return Err(Broken::Interrupted),
+                Err(Stopped::TimedOut) => {
+                    problem = Some(format!("{address}: no connection in time"));
+                    break;
+                }
+            }
+        }
+        Err(Failure::new(FailureClass::Connect, problem.unwrap_or_default()).into())
+    }
+
+    /// Reads until the answer is complete: the finish reason, and whether the connection may be
+    /// used again.
+    async fn read_answer(
+        &self,
+        watch: &Rc<Watch>,
+        connection: &mut Connection,
+        answer: &mut Answer,
+        record: &mut Record,
+    ) -> Result<(String, bool), Broken> {
+        loop {
+            let buffer = std::mem::take(&mut connection.buffer);
+            let read = watch.guard(connection.stream.read(buffer)).await;
+            let at = self.clock.now();
+            record.end = at;
+            let (read, buffer) = read.map_err(|why| self.stopped(why, record))?;
+            watch.set(at + self.timeouts.silence);
+            let got = read.map_err(|error| answer.lost(&error))?;
+            let chunks = record.output.chunks;
+            let complete = if got == 0 {
+                answer.closed()?;
+                true
+            } else {
+                answer.take(&buffer[..got], at, record)?
+            };
+            self.live.chunks(chunks, record, at);
+            connection.buffer = buffer;
+            if complete {
+                let keep = got > 0 && answer.reader.head().is_some_and(|head| head.keep_alive);
+                return Ok((answer.finish(record)?, keep));
+            }
+        }
+    }
+
+    fn stopped(&self, why: Stopped, record: &mut Record) -> Broken {
+        record.end = self.clock.now();
+        let (class, what) = if record.output.chunks == 0 {
+            (FailureClass::TimeoutFirstChunk, "before the first chunk")
+        } else {
+            (FailureClass::TimeoutBetweenChunks, "after a chunk")
+        };
+        match why {
+            Stopped::Interrupted => Broken::Interrupted,
+            Stopped::TimedOut => {
+                let limit = self.timeouts.silence.as_secs_f64();
+                Failure::new(class, format!("nothing for {limit} s {what}")).into()
+            }
+        }
+    }
+
+    fn watch(&self, limit: SimSpan) -> Rc<Watch> {
+        let watch = Rc::new(Watch::until(self.clock.now() + limit));
+        self.watches.borrow_mut().push(Rc::downgrade(&watch));
+        watch
+    }
+
+    fn sweep(&self) {
+        let now = self.clock.now();
+        let stop = crate::os::interrupted();
+        self.watches.borrow_mut().retain(|watch| {
+            let Some(watch) = watch.upgrade() else { return false };
+            if stop {
+                watch.stop(Stopped::Interrupted);
+            } else {
+                watch.check(now);
+            }
+            true
+        });
+    }
+}
+
+async fn watch_deadlines(client: Weak<Client>) {
+    loop {
+        monoio::time::sleep(SWEEP).await;
+        let Some(client) = client.upgrade() else { return };
+        client.sweep();
+    }
+}
+
+fn check_token_count(record: &Record, exact: bool) -> Result<(), Failure> {
+    let (Some(usage), Some(asked)) = (record.usage, record.max_tokens) else { return Ok(()) };
+    let wrong = usage.completion > asked || (exact && usage.completion != asked);
+    if wrong {
+        let detail = format!("{} output tokens where {asked} were asked for", usage.completion);
+        return Err(Failure::new(FailureClass::WrongTokenCount, detail));
+    }
+    Ok(())
+}
+
+/// What has been read of one answer.
+#[derive(Debug)]
+pub struct Answer {
+    reader: Reader,
+    events: SseParser,
+    error_body: Vec<u8>,
+    finish: Option<String>,
+    done: bool,
+}
+
+/// An event longer than this is refused rather than gathered.
+const MOST_EVENT: usize = 16 << 20;
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self {
+            reader: Reader::new(),
+            events: SseParser::new(MOST_EVENT),
+            error_body: Vec::new(),
+            finish: None,
+            done: false,
+        }
+    }
+}
+
+impl Answer {
+    /// Takes bytes that arrived at `at` into `record`; true once the answer is complete.
+    ///
+    /// # Errors
+    /// The failure that these bytes are.
+    pub fn take(
+        &mut self,
+        bytes: &[u8],
+        at: SimTime,
+        record: &mut Record,
+    ) -> Result<bool, Failure> {
+        let Self { reader, events, error_body, finish, done } = self;
+        let used = reader.feed_head(bytes).map_err(malformed)?;
+        let Some(head) = reader.head() else { return Ok(false) };
+        let streams = is_stream(head);
+        record.headers.get_or_insert(at);
+        record.status = Some(head.status);
+        let mut problem = None;
+        reader
+            .feed(&bytes[used..], |piece| {
+                if !streams {
+                    let room = MOST_ERROR_BODY.saturating_sub(error_body.len());
+                    error_body.extend_from_slice(&piece[..piece.len().min(room)]);
+                    return;
+                }
+                let fed = events.feed(piece, |event| {
+                    if problem.is_none() {
+                        problem = take_event(event, at, record, finish, done).err();
+                    }
+                });
+                if let Err(long) = fed {
+                    let failure = Failure::new(FailureClass::Malformed, long.to_string());
+                    problem.get_or_insert(failure);
+                }
+            })
+            .map_err(malformed)?;
+        problem.map_or_else(|| Ok(reader.done()), Err)
+    }
+
+    /// The connection was closed.
+    ///
+    /// # Errors
+    /// The failure that this is, unless it is the proper end.
+    fn closed(&mut self) -> Result<(), Failure> {
+        if self.reader.untouched() {
+            let detail = "connection closed before an answer";
+            return Err(Failure::new(FailureClass::Connect, detail));
+        }
+        if self.reader.close() || self.done {
+            return Ok(());
+        }
+        Err(Failure::new(FailureClass::Cut, "connection closed inside the answer"))
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        let class = if self.reader.untouched() { FailureClass::Connect } else { FailureClass::Cut };
+        Failure::new(class, error.to_string())
+    }
+
+    /// The finish reason of a complete answer.
+    ///
+    /// # Errors
+    /// The failure that this answer is.
+    fn finish(&mut self, record: &Record) -> Result<String, Failure> {
+        let Some(head) = self.reader.head() else {
+            return Err(Failure::new(FailureClass::Malformed, "no head"));
+        };
+        if is_stream(head) {
+            return match (self.finish.take(), self.done) {
+                (Some(finish), _) => Ok(finish),
+                (None, true) if record.output.chunks > 0 => Ok("none".into()),
+                (None, _) => {
+                    Err(Failure::new(FailureClass::Cut, "the stream ended without a finish reason"))
+                }
+            };
+        }
+        let message = chunk::error_message(&self.error_body);
+        let class = match head.status {
+            429 => FailureClass::RateLimited,
+            400..=499 => FailureClass::ClientError,
+            500..=599 => FailureClass::ServerError,
+            _ => FailureClass::UnexpectedAnswer,
+        };
+        let detail = match class {
+            FailureClass::UnexpectedAnswer => {
+                format!("{} '{}' where an event stream was due", head.status, head.content_type)
+            }
+            _ => format!("{} {message}", head.status),
+        };
+        Err(Failure::new(class, detail))
+    }
+}
+
+fn is_stream(head: &crate::http::answer::Head) -> bool {
+    head.status == 200 && !head.content_type.starts_with("application/json")
+}
+
+fn malformed(error: crate::http::answer::Malformed) -> Failure {
+    Failure::new(FailureClass::Malformed, error.0)
+}
+
+fn take_event(
+    event: SseEvent<'_>,
+    at: SimTime,
+    record: &mut Record,
+    finish: &mut Option<String>,
+    done: &mut bool,
+) -> Result<(), Failure> {
+    let data = event.data;
+    if data == b"[DONE]" {
+        *done = true;
+        return Ok(());
+    }
+    let meaning = chunk::meaning(data).map_err(|problem| {
+        let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
+        Failure::new(FailureClass::Malformed, format!("{problem}: {start}"))
+    })?;
+    if let Some(error) = meaning.error {
+        return Err(Failure::new(FailureClass::ErrorInStream, error));
+    }
+    if meaning.output {
+        record.output.push(at);
+    }
+    if meaning.finish.is_some() {
+        *finish = meaning.finish;
+    }
+    if meaning.usage.is_some() {
+        record.usage = meaning.usage;
+        record.server = meaning.timing.or(record.server);
+    }
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! What a plan is run against: a server over HTTP, or the engine in virtual time.
+
+pub mod http;
