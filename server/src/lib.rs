@@ -1,7 +1,27 @@
 //! A deterministic, GPU-free stand-in for an OpenAI-compatible LLM server.
+//!
+//! The order in which to read the path of a streaming request: `io_thread` takes the connection in,
+//! `http` reads one request, `api::chat` decides the words, `ring` carries the counts to a GPU
+//! thread, `gpu_thread` tells the engine the time, and `stream` turns what happened into frames.
 
+mod api;
 pub mod args;
+pub mod boot;
+mod clock;
 pub mod commands;
+mod drain;
+mod gpu_thread;
+mod helper;
+mod http;
+mod io_thread;
+mod journal;
+pub mod metrics;
+mod ring;
+mod served;
+pub mod step_writer;
+mod stream;
+mod sys;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -9,6 +29,44 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     match commands::run(args::parse()) {
         Ok(code) => code,
-        Err(_settings) => ExitCode::FAILURE,
+        Err(settings) => serve(*settings),
     }
+}
+
+/// Serves until a signal ends it: the first lets streams finish, the second stops at once.
+fn serve(settings: args::Settings) -> ExitCode {
+    // Before the first thread, so that all inherit it.
+    sys::hold_stop_signals();
+    let grace = settings.limits.drain_timeout;
+    let server = match boot::Server::start(settings) {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!("llmsimulator: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    for line in server.boot_log() {
+        eprintln!("llmsimulator: {line}");
+    }
+    let first = sys::wait_for_stop_signal();
+    eprintln!("llmsimulator: {}, streams may finish for {grace:?}", signal_name(first));
+    std::thread::spawn(|| {
+        let second = sys::wait_for_stop_signal();
+        eprintln!("llmsimulator: {} again, stopping at once", signal_name(second));
+        std::process::exit(128 + second);
+    });
+    let totals = server.stop(grace);
+    if totals.cut > 0 {
+        eprintln!("llmsimulator: {} answers were cut", totals.cut);
+    }
+    let lag = totals.token_lag;
+    eprintln!(
+        "llmsimulator: {} answers, {} tokens; token lag p50 {:?}, p99 {:?}, max {:?}",
+        totals.finished, totals.tokens, lag.p50, lag.p99, lag.max
+    );
+    ExitCode::SUCCESS
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    if signal == libc::SIGINT { "interrupt" } else { "SIGTERM" }
 }

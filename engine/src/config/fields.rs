@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use super::problem::{Hint, Report};
+use super::problem::{Hint, Report, nearest};
 use super::scalar::{Meaning, meaning, meaning_as_boolean, meaning_as_number};
 use super::tree::{Kind, Node, Place, Scalar};
 
@@ -271,7 +271,13 @@ impl Value {
     /// A mapping with fixed keys.
     pub(super) fn fields(&self, report: &mut Report<'_>) -> Option<Fields> {
         let entries = self.entries(report)?;
-        Some(Fields { at: self.at(), path: self.path.clone(), entries, asked: Vec::new() })
+        Some(Fields {
+            at: self.at(),
+            path: self.path.clone(),
+            entries,
+            asked: Vec::new(),
+            aliases: Vec::new(),
+        })
     }
 
     /// A mapping whose keys the user chooses.
@@ -365,6 +371,8 @@ pub(super) struct Fields {
     pub(super) path: String,
     entries: Vec<Field>,
     asked: Vec<&'static str>,
+    /// Other names of what was asked for.
+    aliases: Vec<&'static str>,
 }
 
 impl Fields {
@@ -377,7 +385,7 @@ impl Fields {
         aliases: &[&'static str],
     ) -> Option<Value> {
         self.asked.push(name);
-        self.asked.extend(aliases);
+        self.aliases.extend(aliases);
         let mut found: Option<(String, Value)> = None;
         for entry in &mut self.entries {
             let known = same_key(&entry.key, name)
@@ -493,13 +501,25 @@ impl Fields {
         for entry in self.entries.iter().filter(|entry| !entry.taken) {
             let hint = match elsewhere(&entry.key) {
                 Some(place) => Hint::new(format!("`{}` belongs {place}", entry.key)),
-                None => Hint::one_of(&entry.key, self.asked.iter().copied()),
+                None => {
+                    let all = self.asked.iter().chain(&self.aliases).copied();
+                    match nearest(&entry.key, all) {
+                        Some(near) => Hint::new(format!("did you mean `{near}`?")),
+                        None if self.asked.len() > MOST_LISTED => {
+                            Hint::new("docs/schema.md lists all keys")
+                        }
+                        None => Hint::one_of(&entry.key, self.asked.iter().copied()),
+                    }
+                }
             };
             let message = format!("unknown key `{}`", entry.key);
             report.add(entry.key_at, &self.path, message, hint);
         }
     }
 }
+
+/// More names than this help nobody on one line.
+const MOST_LISTED: usize = 16;
 
 /// vLLM writes its options with underscores in Python and with hyphens on the command line and in
 /// its own YAML files; both are one key here.

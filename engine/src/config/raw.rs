@@ -72,7 +72,6 @@ pub(super) struct KvCache {
     pub(super) at: Place,
     pub(super) path: String,
     pub(super) bytes_per_token: Option<Placed<u64>>,
-    pub(super) dtype: Option<Placed<KvCacheDtype>>,
     pub(super) gib: Option<Placed<f64>>,
 }
 
@@ -106,6 +105,7 @@ pub(super) struct Settings {
     pub(super) reserve_full_isl: Option<Placed<bool>>,
     pub(super) prefill_interval: Option<Placed<u64>>,
     pub(super) freed_blocks: Option<Placed<&'static str>>,
+    pub(super) kv_cache_dtype: Option<Placed<KvCacheDtype>>,
 }
 
 /// `latency:`.
@@ -253,6 +253,7 @@ impl Model {
         }
         if let Some(mut section) = fields.section(report, "kv_cache") {
             model.settings.read(&mut section, report);
+            model.settings.read_kv_dtype("dtype", &mut section, report);
             model.kv_cache = Some(KvCache::read(section, report));
         }
         if let Some(section) = fields.section(report, "performance") {
@@ -343,9 +344,6 @@ impl KvCache {
             at: section.at,
             path: section.path.clone(),
             bytes_per_token: section.whole(report, "bytes_per_token", &[], 1..=1 << 40),
-            dtype: section
-                .one_of(report, "dtype", &["kv_cache_dtype"], &KvCacheDtype::NAMES)
-                .map(|name| name.map(|name| KvCacheDtype::parse(name).unwrap_or_default())),
             gib: section.number(report, "gib", &["size_gib"], Range::Positive),
         };
         section.close(report, belongs);
@@ -415,6 +413,7 @@ impl Settings {
         if let Some(value) = fields.number(report, "watermark", &[], Range::Part) {
             once(&mut self.watermark, value, "watermark", report);
         }
+        self.read_kv_dtype("kv_cache_dtype", fields, report);
         let orders = &["uncached_first", "all_last"];
         if let Some(value) = fields.one_of(report, "freed_blocks", &[], orders) {
             once(&mut self.freed_blocks, value, "freed_blocks", report);
@@ -422,6 +421,16 @@ impl Settings {
         let policies = &["fcfs", "priority"];
         if let Some(value) = fields.one_of(report, "scheduling_policy", &["policy"], policies) {
             once(&mut self.policy, value, "scheduling_policy", report);
+        }
+    }
+}
+
+impl Settings {
+    /// In `kv_cache:` it is simply called `dtype`.
+    fn read_kv_dtype(&mut self, name: &'static str, fields: &mut Fields, report: &mut Report<'_>) {
+        if let Some(dtype) = fields.one_of(report, name, &[], &KvCacheDtype::NAMES) {
+            let dtype = dtype.map(|name| KvCacheDtype::parse(name).unwrap_or_default());
+            once(&mut self.kv_cache_dtype, dtype, "kv_cache_dtype", report);
         }
     }
 }

@@ -195,10 +195,6 @@ fn planned(
         (None, None) => None,
     };
     already_known(model, report);
-    let kv_cache = model.kv_cache.as_ref();
-    let kv_dtype = kv_cache.and_then(|kv_cache| kv_cache.dtype.as_ref());
-    let weight_dtype = model.dtype.as_ref();
-    let weight_dtype = weight_dtype.map_or(WeightDtype::Auto, |dtype| dtype.value);
     let (gpu, shape, class) = (gpu?, shape?, class.ok()?.unwrap_or(EngineClass::generic()));
 
     let settings = &model.settings;
@@ -206,8 +202,8 @@ fn planned(
         gpu,
         model: &shape,
         tensor_parallel_size: tensor_parallel(model),
-        weight_dtype,
-        kv_cache_dtype: kv_dtype.map_or(KvCacheDtype::Auto, |dtype| dtype.value),
+        weight_dtype: value_or(&model.dtype, WeightDtype::Auto),
+        kv_cache_dtype: value_or(&settings.kv_cache_dtype, KvCacheDtype::Auto),
         class,
         efficiency: adjusted(class.efficiency, model),
         memory: catalog::Memory {
@@ -336,7 +332,7 @@ fn given(
     for (dtype, instead) in [
         (model.dtype.as_ref().map(|it| (it.at, &it.path)), "bytes_per_parameter under `weights:`"),
         (
-            model.kv_cache.as_ref().and_then(|kv| kv.dtype.as_ref()).map(|it| (it.at, &it.path)),
+            model.settings.kv_cache_dtype.as_ref().map(|it| (it.at, &it.path)),
             "bytes_per_token for that type",
         ),
     ] {
@@ -497,12 +493,15 @@ fn no_room(
         share * 100.0,
         hbm / GIB,
     );
-    let gpus = (weights_per_gpu * f64::from(tensor_parallel(model)) / (hbm * share)).ceil();
-    let hint = if gpus <= 64.0 {
-        let gpus = (gpus as u64 + 1).next_power_of_two();
-        format!("use a larger GPU or smaller weights, or spread them: tensor_parallel_size: {gpus}")
-    } else {
-        "use a larger GPU or smaller weights".to_owned()
+    let all = weights_per_gpu * f64::from(tensor_parallel(model));
+    let enough = (1..=6).map(|doublings| 1 << doublings).find(|&gpus: &u32| {
+        gpus > tensor_parallel(model) && all / f64::from(gpus) < hbm * share * 0.95
+    });
+    let hint = match enough {
+        Some(gpus) => format!(
+            "use a larger GPU or smaller weights, or spread them: tensor_parallel_size: {gpus}"
+        ),
+        None => "use a larger GPU or smaller weights".to_owned(),
     };
     report.add(at, path, message, Hint::new(hint));
 }

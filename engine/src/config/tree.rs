@@ -163,11 +163,12 @@ impl Builder {
         let mut documents = 0;
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(|error| {
-                let mark = error.marker();
-                Fault::new(
-                    Place::new(mark.line(), mark.col()),
-                    format!("this is not YAML: {}", error.info()),
-                )
+                let at = Place::new(error.marker().line(), error.marker().col());
+                // The parser looks ahead over opening brackets, and has a limit of its own.
+                if error.info() == "recursion limit exceeded" {
+                    return too_deep(at);
+                }
+                Fault::new(at, format!("this is not YAML: {}", error.info()))
             })?;
             let at = Place::start_of(&span);
             match event {
@@ -217,7 +218,7 @@ impl Builder {
     fn enter(&mut self, at: Place, anchor: usize, filling: Filling) -> Result<(), Fault> {
         self.count(at, 1)?;
         if self.open.len() == MAX_DEPTH {
-            return Err(Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep")));
+            return Err(too_deep(at));
         }
         self.open.push(Open { at, anchor, weight: 1, filling });
         Ok(())
@@ -318,9 +319,14 @@ impl Builder {
     }
 
     fn unknown_tag(&mut self, at: Place, tag: &Tag) {
-        let message = format!("the tag `{}{}` is not supported", tag.handle, tag.suffix);
+        let handle = if tag.is_yaml_core_schema() { "!!" } else { &tag.handle };
+        let message = format!("the tag `{handle}{}` is not supported", tag.suffix);
         self.faults.push(Fault::new(at, message).hint("remove it"));
     }
+}
+
+fn too_deep(at: Place) -> Fault {
+    Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep"))
 }
 
 /// Cannot collide: control characters were refused before.
@@ -364,4 +370,183 @@ fn refuse_control_characters(text: &str) -> Result<(), Fault> {
         format!("the control character U+{:04X} may not stand in a YAML file", u32::from(c));
     Err(Fault::new(Place::new(line, column), message)
         .hint("is this a binary file? In quoted text, write it as an escape"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_yaml::Value;
+
+    use super::super::scalar::{Meaning, meaning};
+    use super::*;
+    use crate::seed::{Generator, Seed};
+
+    /// The node as `serde_yaml` would give it.
+    fn value(node: &Node) -> Value {
+        match &node.kind {
+            Kind::Scalar(scalar) => match meaning(scalar) {
+                Meaning::Null => Value::Null,
+                Meaning::Boolean(value) => value.into(),
+                Meaning::Whole(value) => match u64::try_from(value) {
+                    Ok(value) => value.into(),
+                    Err(_) => i64::try_from(value).unwrap().into(),
+                },
+                Meaning::Number(value) => value.into(),
+                Meaning::Text => scalar.text.clone().into(),
+            },
+            Kind::Sequence(items) => items.iter().map(|item| value(item)).collect(),
+            Kind::Mapping(entries) => Value::Mapping(
+                entries
+                    .iter()
+                    .map(|entry| (entry.key.clone().into(), value(&entry.value)))
+                    .collect(),
+            ),
+        }
+    }
+
+    const WORDS: [&str; 18] = [
+        "plain",
+        "two words",
+        "12",
+        "-7",
+        "1.5",
+        "1e3",
+        "0x1F",
+        "true",
+        "no",
+        "~",
+        "null",
+        "'it''s'",
+        "\"a\\tb\\u00e9\"",
+        "a:b",
+        "a #b",
+        "'[x]'",
+        "\"\"",
+        "é漢",
+    ];
+
+    /// A random document in block and flow style, with anchors, aliases and comments.
+    fn write(text: &mut String, depth: usize, random: &mut Generator) {
+        let pad = "  ".repeat(depth);
+        let count = 1 + random.below(4);
+        let mapping = random.below(2) == 0;
+        for i in 0..count {
+            if random.below(8) == 0 {
+                text.push_str(&format!("{pad}# a comment\n"));
+            }
+            let start = if mapping { format!("{pad}k{i}:") } else { format!("{pad}-") };
+            text.push_str(&start);
+            let word = WORDS[random.below(WORDS.len() as u64) as usize];
+            match random.below(7) {
+                0 if depth < 5 => {
+                    text.push('\n');
+                    write(text, depth + 1, random);
+                }
+                1 => text.push_str(&format!(" [{word}, {{ a: {word}, b: [] }}]\n")),
+                2 => text.push_str(&format!(" |\n{pad}    block\n{pad}    {word}\n")),
+                3 => text.push_str(&format!(" >-\n{pad}    folded\n{pad}    {word}\n")),
+                // Names are used once: serde_yaml lets an alias see an anchor that comes after it.
+                4 => {
+                    let name = format!("x{}", text.len());
+                    let next = if mapping { format!("{pad}k{i}2:") } else { format!("{pad}-") };
+                    text.push_str(&format!(" &{name} {word}\n{next} *{name}\n"));
+                }
+                _ => text.push_str(&format!(" {word}\n")),
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_means_what_serde_yaml_says_it_means() {
+        for seed in 0..400 {
+            let mut text = String::new();
+            write(&mut text, 0, &mut Seed::new(seed).generator());
+            let (root, faults) = parse(&text);
+            let expected = serde_yaml::from_str::<Value>(&text);
+            match expected {
+                Ok(expected) => {
+                    assert_eq!(faults, [], "seed {seed}:\n{text}");
+                    assert_eq!(value(&root.unwrap()), expected, "seed {seed}:\n{text}");
+                }
+                Err(error) => assert!(!faults.is_empty(), "seed {seed}: {error}\n{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_node_knows_its_place() {
+        let (root, _) = parse("a: 1\nb:\n  - x\n  - 'é': y\n");
+        let Kind::Mapping(entries) = &root.unwrap().kind else { panic!("not a mapping") };
+        let b = &entries[1];
+        assert_eq!((b.key_at.line, b.key_at.column), (2, 1));
+        let Kind::Sequence(items) = &b.value.kind else { panic!("not a list") };
+        assert_eq!((items[0].at.line, items[0].at.column), (3, 5));
+        let Kind::Mapping(entries) = &items[1].kind else { panic!("not a mapping") };
+        let at = entries[0].value.at;
+        assert_eq!((at.line, at.column), (4, 10));
+    }
+
+    #[track_caller]
+    fn refused(text: &str, words: &str) {
+        let (root, faults) = parse(text);
+        assert!(root.is_none(), "{words}: taken");
+        assert!(faults.iter().any(|fault| fault.message.contains(words)), "{faults:?}");
+    }
+
+    #[test]
+    fn an_alias_bomb_ends_at_the_limit() {
+        let mut text = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+        for i in 1..10 {
+            let alias = format!("*a{}, ", i - 1).repeat(9);
+            text.push_str(&format!("a{i}: &a{i} [{}]\n", alias.trim_end_matches(", ")));
+        }
+        refused(&text, "more than 1000000 values, with aliases written out");
+    }
+
+    #[test]
+    fn nesting_ends_at_the_limit_however_it_is_written() {
+        for open in ["[", "{a: ", "- ", "? ", "a:\n"] {
+            let mut text = open.repeat(20_000);
+            if open == "a:\n" {
+                text = (0..20_000).map(|i| format!("{}a:\n", " ".repeat(i))).take(200).collect();
+            }
+            refused(&text, "nested more than 64 levels deep");
+        }
+    }
+
+    #[test]
+    fn ten_megabytes_of_garbage_end_soon() {
+        let large = 10 << 20;
+        for (unit, words) in [
+            ("\u{1}", "control character"),
+            ("[", "nested more than"),
+            ("]", "not YAML"),
+            ("&a ", "not YAML"),
+            ("*a ", "not YAML"),
+            ("a: ", "not YAML"),
+            ("%", "not YAML"),
+            ("\"a", "not YAML"),
+            ("!", "not YAML"),
+            ("- [a]\n", "more than 1000000 values"),
+        ] {
+            refused(&unit.repeat(large / unit.len()), words);
+        }
+        // No garbage as far as YAML can see: one long text, and nothing at all.
+        for unit in ["a", "a\n", "'", "é "] {
+            let (root, _) = parse(&unit.repeat(large / unit.len()));
+            assert!(root.is_none() || matches!(root.unwrap().kind, Kind::Scalar(_)), "{unit:?}");
+        }
+        for unit in [" ", "\n", "# \n"] {
+            refused(&unit.repeat(large / unit.len()), "empty");
+        }
+        refused(&"a".repeat(MAX_BYTES + 1), "larger than 16 MiB");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_text() {
+        let (root, faults) = parse("\u{feff}a: 1\n");
+        assert_eq!(faults, []);
+        let Kind::Mapping(entries) = &root.unwrap().kind else { panic!("not a mapping") };
+        assert_eq!(entries[0].key, "a");
+        assert_eq!((entries[0].key_at.line, entries[0].key_at.column), (1, 1));
+    }
 }

@@ -10,7 +10,8 @@ pub mod trace;
 
 use std::io::Write;
 
-use crate::units::{Blocks, JobId};
+use crate::sim::Event;
+use crate::units::{Blocks, JobId, SimTime, Tokens};
 
 /// A simulated GPU as its records name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,29 @@ pub struct GpuName<'a> {
     pub name: &'a str,
     /// Blocks that can be handed out at all; see [`Gauges`](crate::sim::scheduler::Gauges).
     pub usable_blocks: Blocks,
+}
+
+/// Something about a request that no step tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The engine took it.
+    Arrived {
+        /// When.
+        at: SimTime,
+        /// Which.
+        job: JobId,
+        /// How long its prompt is.
+        prompt: Tokens,
+    },
+    /// Something happened to it.
+    Happened(Event),
+    /// Its client gave it up.
+    Cancelled {
+        /// When.
+        at: SimTime,
+        /// Which.
+        job: JobId,
+    },
 }
 
 /// Appends formatted text.

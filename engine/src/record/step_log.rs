@@ -63,6 +63,14 @@ pub fn line(gpu: GpuName<'_>, log: &StepLog, step: &StepRecord, out: &mut Vec<u8
     put!(out, ",\"admission_stopped\":\"{}\"}}\n", step.admission.as_str());
 }
 
+/// Appends a line that says how many steps of a GPU are not in the log, because whoever writes it
+/// could not keep up.
+pub fn missing(gpu: GpuName<'_>, steps: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"gpu\":");
+    put_string(gpu.name, out);
+    put!(out, ",\"missing_steps\":{steps}}}\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,8 +139,10 @@ mod tests {
                 line(gpu, &story.log, step, &mut out);
             }
         }
+        missing(story.gpu, 3, &mut out);
+        assert!(out.ends_with(b"{\"gpu\":\"m/0\",\"missing_steps\":3}\n"));
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.lines().count(), 8);
+        assert_eq!(text.lines().count(), 9);
         for line in text.lines() {
             let value: sonic_rs::Value = sonic_rs::from_str(line).unwrap();
             assert!(sonic_rs::JsonValueTrait::is_object(&value), "{line}");

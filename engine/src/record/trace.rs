@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::{GpuName, put, put_list, put_string};
-use crate::sim::scheduler::{StepLog, StepRecord};
+use super::{GpuName, Note, put, put_list, put_string};
+use crate::sim::scheduler::{Queues, StepLog, StepRecord};
 use crate::sim::{Event, Finish, What};
 use crate::units::{Blocks, JobId, SimTime, Tokens};
 
@@ -17,11 +17,19 @@ use crate::units::{Blocks, JobId, SimTime, Tokens};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu(u32);
 
-/// A trace being written. Keeps the phase of every request that is under way, nothing else.
+/// A trace being written. Keeps the phase of every request that is under way, and when each GPU was last busy.
 #[derive(Debug, Default)]
 pub struct Trace {
-    usable_blocks: Vec<Blocks>,
+    gpus: Vec<State>,
     phases: BTreeMap<(Gpu, JobId), Phase>,
+}
+
+/// What a trace keeps of a GPU.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    usable_blocks: Blocks,
+    /// When the last step ended.
+    ended: SimTime,
 }
 
 /// What a request is doing.
@@ -56,8 +64,8 @@ impl Trace {
     /// Introduces a GPU by its name.
     pub fn gpu(&mut self, gpu: GpuName<'_>, out: &mut Vec<u8>) -> Gpu {
         let GpuName { name, usable_blocks } = gpu;
-        self.usable_blocks.push(usable_blocks);
-        let gpu = Gpu(self.usable_blocks.len() as u32);
+        self.gpus.push(State { usable_blocks, ended: SimTime::ZERO });
+        let gpu = Gpu(self.gpus.len() as u32);
         for (what, thread, name) in [("process_name", 0, name), ("thread_name", 1, "steps")] {
             put!(
                 out,
@@ -107,9 +115,13 @@ impl Trace {
         put_list(*b"[]", log.preempted(step), out, |job, out| put!(out, "\"{job}\""));
         put!(out, ",\"admission stopped\":\"{}\"}}}}", step.admission.as_str());
 
-        let (at, after) = (step.planned, step.after);
-        let requests = [("running", after.running), ("waiting", after.waiting)];
-        counters(gpu, at, "requests", requests, out);
+        let state = &mut self.gpus[gpu.0 as usize - 1];
+        let State { usable_blocks, ended } = *state;
+        state.ended = step.ended;
+        if ended < step.planned {
+            idle(gpu, ended, usable_blocks, out);
+        }
+        queues(gpu, step.planned, &step.after, usable_blocks, out);
         counters(
             gpu,
             step.started,
@@ -117,34 +129,36 @@ impl Trace {
             [("prefill", prefill), ("decode", decode)],
             out,
         );
-        let (usable, free) =
-            (self.usable_blocks[gpu.0 as usize - 1].get(), after.free_blocks.get());
-        counters(
-            gpu,
-            at,
-            "KV blocks",
-            [("used", usable.saturating_sub(free)), ("free", free)],
-            out,
-        );
     }
 
-    /// A request arrives: its track begins, and it waits.
-    pub fn arrived(
-        &mut self,
-        gpu: Gpu,
-        at: SimTime,
-        job: JobId,
-        prompt: Tokens,
-        out: &mut Vec<u8>,
-    ) {
-        Self::request_event(b'b', gpu, at, job, "request", out);
+    /// What is to be told of a request.
+    pub fn note(&mut self, gpu: Gpu, note: &Note, out: &mut Vec<u8>) {
+        match *note {
+            Note::Arrived { at, job, prompt } => self.arrived(gpu, at, job, prompt, out),
+            Note::Happened(event) => self.event(gpu, &event, out),
+            Note::Cancelled { at, job } => self.leave(gpu, at, job, "cancelled", None, out),
+        }
+    }
+
+    /// Notes of a GPU were lost up to `at`: what its requests do is not known any more, so their
+    /// tracks end. (Those that go on are ignored from here.)
+    pub fn gap(&mut self, gpu: Gpu, at: SimTime, out: &mut Vec<u8>) {
+        let mine = (gpu, JobId(0))..=(gpu, JobId(u64::MAX));
+        let open: Vec<JobId> = self.phases.range(mine).map(|(&(_, job), _)| job).collect();
+        for job in open {
+            self.leave(gpu, at, job, "not recorded", None, out);
+        }
+    }
+
+    fn arrived(&mut self, gpu: Gpu, at: SimTime, job: JobId, prompt: Tokens, out: &mut Vec<u8>) {
+        request_event(b'b', gpu, at, job, "request", out);
         put!(out, ",\"args\":{{\"job\":\"{job}\",\"prompt tokens\":{prompt}}}}}");
         self.enter(gpu, at, job, Phase::Queue, out);
     }
 
-    /// Something happened to a request. Events of requests whose arrival was not told are ignored:
-    /// a trace may begin in the middle of a run.
-    pub fn event(&mut self, gpu: Gpu, event: &Event, out: &mut Vec<u8>) {
+    /// Events of requests whose arrival was not told are ignored: a trace may begin in the middle of
+    /// a run.
+    fn event(&mut self, gpu: Gpu, event: &Event, out: &mut Vec<u8>) {
         let (at, job) = (event.at, event.job);
         let Some(phase) = self.phases.get(&(gpu, job)).copied() else { return };
         match event.what {
@@ -168,22 +182,20 @@ impl Trace {
         }
     }
 
-    /// A request was given up by its client.
-    pub fn cancelled(&mut self, gpu: Gpu, at: SimTime, job: JobId, out: &mut Vec<u8>) {
-        self.leave(gpu, at, job, "cancelled", None, out);
-    }
-
     /// Closes the file. Requests under way stay open: readers draw them to the end.
     pub fn end(self, out: &mut Vec<u8>) {
+        for (place, state) in self.gpus.iter().enumerate() {
+            idle(Gpu(place as u32 + 1), state.ended, state.usable_blocks, out);
+        }
         out.extend_from_slice(b"\n]\n");
     }
 
     fn enter(&mut self, gpu: Gpu, at: SimTime, job: JobId, phase: Phase, out: &mut Vec<u8>) {
         if let Some(before) = self.phases.insert((gpu, job), phase) {
-            Self::request_event(b'e', gpu, at, job, before.name(), out);
+            request_event(b'e', gpu, at, job, before.name(), out);
             out.push(b'}');
         }
-        Self::request_event(b'b', gpu, at, job, phase.name(), out);
+        request_event(b'b', gpu, at, job, phase.name(), out);
         out.push(b'}');
     }
 
@@ -197,26 +209,36 @@ impl Trace {
         out: &mut Vec<u8>,
     ) {
         let Some(phase) = self.phases.remove(&(gpu, job)) else { return };
-        Self::request_event(b'e', gpu, at, job, phase.name(), out);
+        request_event(b'e', gpu, at, job, phase.name(), out);
         out.push(b'}');
-        Self::request_event(b'e', gpu, at, job, "request", out);
+        request_event(b'e', gpu, at, job, "request", out);
         put!(out, ",\"args\":{{\"finish\":\"{reason}\"");
         if let Some(outputs) = outputs {
             put!(out, ",\"output tokens\":{outputs}");
         }
         out.extend_from_slice(b"}}");
     }
+}
 
-    /// An event on a request's track, without its closing brace.
-    fn request_event(kind: u8, gpu: Gpu, at: SimTime, job: JobId, name: &str, out: &mut Vec<u8>) {
-        put!(out, ",\n{{\"ph\":\"{}\",\"pid\":{},\"tid\":0,\"ts\":", char::from(kind), gpu.0);
-        put_microseconds(at.as_ns(), out);
-        put!(
-            out,
-            ",\"cat\":\"request\",\"id2\":{{\"local\":\"{:#x}\"}},\"name\":\"{name}\"",
-            job.0
-        );
-    }
+/// An event on a request's track, without its closing brace.
+fn request_event(kind: u8, gpu: Gpu, at: SimTime, job: JobId, name: &str, out: &mut Vec<u8>) {
+    put!(out, ",\n{{\"ph\":\"{}\",\"pid\":{},\"tid\":0,\"ts\":", char::from(kind), gpu.0);
+    put_microseconds(at.as_ns(), out);
+    put!(out, ",\"cat\":\"request\",\"id2\":{{\"local\":\"{:#x}\"}},\"name\":\"{name}\"", job.0);
+}
+
+/// Between two steps that do not follow each other, and after the last, a GPU holds nothing.
+fn idle(gpu: Gpu, at: SimTime, usable_blocks: Blocks, out: &mut Vec<u8>) {
+    let nothing = Queues { running: 0, waiting: 0, free_blocks: usable_blocks };
+    queues(gpu, at, &nothing, usable_blocks, out);
+    counters(gpu, at, "batch tokens", [("prefill", 0), ("decode", 0)], out);
+}
+
+fn queues(gpu: Gpu, at: SimTime, queues: &Queues, usable_blocks: Blocks, out: &mut Vec<u8>) {
+    let Queues { running, waiting, free_blocks } = *queues;
+    let used = usable_blocks.get().saturating_sub(free_blocks.get());
+    counters(gpu, at, "requests", [("running", running), ("waiting", waiting)], out);
+    counters(gpu, at, "KV blocks", [("used", used), ("free", free_blocks.get())], out);
 }
 
 fn counters(gpu: Gpu, at: SimTime, name: &str, values: [(&str, u32); 2], out: &mut Vec<u8>) {
@@ -246,6 +268,10 @@ mod tests {
         SimTime::from_ns(ms * 1_000_000)
     }
 
+    fn arrived(job: JobId, prompt: Tokens) -> Note {
+        Note::Arrived { at: SimTime::ZERO, job, prompt }
+    }
+
     fn lines(out: &[u8]) -> Vec<String> {
         String::from_utf8(out.to_vec()).unwrap().lines().map(str::to_owned).collect()
     }
@@ -257,7 +283,10 @@ mod tests {
         let mut trace = Trace::begin(&mut out);
         let gpu = trace.gpu(story.gpu, &mut out);
         out.clear();
-        trace.step(gpu, &story.log, &story.log.steps()[1], &mut out);
+        let [first, second, ..] = story.log.steps() else { panic!("four steps") };
+        trace.step(gpu, &story.log, first, &mut out);
+        out.clear();
+        trace.step(gpu, &story.log, second, &mut out);
         assert_eq!(
             lines(&out),
             [
@@ -274,12 +303,40 @@ mod tests {
                     r#""args":{"running":1,"waiting":1}},"#
                 ),
                 concat!(
-                    r#"{"ph":"C","pid":1,"ts":33000,"name":"batch tokens","#,
-                    r#""args":{"prefill":0,"decode":1}},"#
+                    r#"{"ph":"C","pid":1,"ts":33000,"name":"KV blocks","#,
+                    r#""args":{"used":2,"free":2}},"#
                 ),
-                r#"{"ph":"C","pid":1,"ts":33000,"name":"KV blocks","args":{"used":2,"free":2}}"#,
+                concat!(
+                    r#"{"ph":"C","pid":1,"ts":33000,"name":"batch tokens","#,
+                    r#""args":{"prefill":0,"decode":1}}"#
+                ),
             ]
         );
+    }
+
+    #[test]
+    fn counters_fall_to_zero_when_the_gpu_idles() {
+        let story = samples::a_long_prompt_is_preempted_by_decode();
+        let [first, .., last] = story.log.steps() else { panic!("four steps") };
+        let mut out = Vec::new();
+        let mut trace = Trace::begin(&mut out);
+        let gpu = trace.gpu(story.gpu, &mut out);
+        let idle_at = |out: &[u8], at: &str| {
+            let running =
+                format!(r#""ts":{at},"name":"requests","args":{{"running":0,"waiting":0}}"#);
+            let used = format!(r#""ts":{at},"name":"KV blocks","args":{{"used":0,"free":4}}"#);
+            let text = String::from_utf8(out.to_vec()).unwrap();
+            text.contains(&running) && text.contains(&used)
+        };
+        // The first step ends at 33 ms; were there none until the last one, at 77.017 ms, nothing
+        // would run in between. That one ends at 94.017 ms.
+        trace.step(gpu, &story.log, first, &mut out);
+        assert!(!idle_at(&out, "33000"));
+        trace.step(gpu, &story.log, last, &mut out);
+        assert!(idle_at(&out, "33000"));
+        assert!(!idle_at(&out, "94017"));
+        trace.end(&mut out);
+        assert!(idle_at(&out, "94017"));
     }
 
     /// The events of one request: kind, microseconds, name.
@@ -305,10 +362,10 @@ mod tests {
         let mut trace = Trace::begin(&mut out);
         let gpu = trace.gpu(story.gpu, &mut out);
         for job in &story.jobs {
-            trace.arrived(gpu, SimTime::ZERO, job.id, job.prompt, &mut out);
+            trace.note(gpu, &arrived(job.id, job.prompt), &mut out);
         }
         for event in &story.events {
-            trace.event(gpu, event, &mut out);
+            trace.note(gpu, &Note::Happened(*event), &mut out);
         }
         assert_eq!(
             told(&out, "0x1"),
@@ -343,16 +400,16 @@ mod tests {
 
     #[test]
     fn a_token_in_flight_does_not_end_a_preemption() {
-        let event = |ms, what| Event { at: at_ms(ms), job: JobId(1), what };
+        let happened = |ms, what| Note::Happened(Event { at: at_ms(ms), job: JobId(1), what });
         let mut out = Vec::new();
         let mut trace = Trace::begin(&mut out);
         let gpu = trace.gpu(GPU, &mut out);
-        trace.arrived(gpu, at_ms(0), JobId(1), Tokens::new(9), &mut out);
-        trace.event(gpu, &event(1, What::Admitted { cached: Tokens::ZERO }), &mut out);
-        trace.event(gpu, &event(2, What::Preempted), &mut out);
+        trace.note(gpu, &arrived(JobId(1), Tokens::new(9)), &mut out);
+        trace.note(gpu, &happened(1, What::Admitted { cached: Tokens::ZERO }), &mut out);
+        trace.note(gpu, &happened(2, What::Preempted), &mut out);
         out.clear();
         let token = What::Token { index: Tokens::new(1), finish: None };
-        trace.event(gpu, &event(3, token), &mut out);
+        trace.note(gpu, &happened(3, token), &mut out);
         assert!(out.is_empty());
     }
 
@@ -361,14 +418,30 @@ mod tests {
         let mut out = Vec::new();
         let mut trace = Trace::begin(&mut out);
         let gpu = trace.gpu(GPU, &mut out);
-        trace.arrived(gpu, at_ms(0), JobId(1), Tokens::new(9), &mut out);
-        trace.cancelled(gpu, at_ms(2), JobId(1), &mut out);
+        trace.note(gpu, &arrived(JobId(1), Tokens::new(9)), &mut out);
+        trace.note(gpu, &Note::Cancelled { at: at_ms(2), job: JobId(1) }, &mut out);
         assert!(lines(&out).last().unwrap().contains("cancelled"));
         out.clear();
-        trace.cancelled(gpu, at_ms(3), JobId(1), &mut out);
+        trace.note(gpu, &Note::Cancelled { at: at_ms(3), job: JobId(1) }, &mut out);
         let stranger = Event { at: at_ms(3), job: JobId(2), what: What::Preempted };
-        trace.event(gpu, &stranger, &mut out);
+        trace.note(gpu, &Note::Happened(stranger), &mut out);
         assert!(out.is_empty());
+    }
+
+    #[test]
+    fn after_a_gap_the_requests_of_that_gpu_are_not_known_any_more() {
+        let mut out = Vec::new();
+        let mut trace = Trace::begin(&mut out);
+        let (first, second) = (trace.gpu(GPU, &mut out), trace.gpu(GPU, &mut out));
+        for (gpu, job) in [(first, 1), (first, u64::MAX), (second, 2)] {
+            trace.note(gpu, &arrived(JobId(job), Tokens::new(9)), &mut out);
+        }
+        out.clear();
+        trace.gap(first, at_ms(5), &mut out);
+        assert_eq!(told(&out, "0x1"), ["e 5000 queue", "e 5000 request"]);
+        assert_eq!(told(&out, "0xffffffffffffffff"), ["e 5000 queue", "e 5000 request"]);
+        assert_eq!(told(&out, "0x2"), Vec::<String>::new());
+        assert_eq!(trace.phases.len(), 1);
     }
 
     #[test]
@@ -382,12 +455,13 @@ mod tests {
         for step in story.log.steps() {
             trace.step(second, &story.log, step, &mut out);
         }
-        trace.arrived(second, at_ms(0), JobId(u64::MAX), Tokens::new(9), &mut out);
+        trace.note(second, &arrived(JobId(u64::MAX), Tokens::new(9)), &mut out);
         trace.end(&mut out);
         let text = String::from_utf8(out).unwrap();
         let events: Vec<sonic_rs::Value> = sonic_rs::from_str(&text).unwrap();
-        // Begin, 2 x (process, thread), 4 x (slice, 3 counters), request and its queue.
-        assert_eq!(events.len(), 1 + 4 + 16 + 2);
+        // Begin, 2 x (process, thread), 4 x (slice, 3 counters), request and its queue, and 2 x 3
+        // counters at the end.
+        assert_eq!(events.len(), 1 + 4 + 16 + 2 + 6);
         for line in text.lines().filter(|line| line.len() > 1) {
             let event = line.trim_end_matches(',');
             assert!(sonic_rs::from_str::<sonic_rs::Value>(event).is_ok(), "{line}");

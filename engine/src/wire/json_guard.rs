@@ -5,7 +5,7 @@
 //! once per level also in fields that it skips, and has no limit of its own on its fast path
 //! (upstream issues 239 and 232): 100,000 open brackets end the process.
 
-use memchr::memchr2;
+use memchr::{memchr2, memchr2_iter};
 
 /// The deepest nesting accepted: serde_json's own limit, so clients know it.
 pub const MAX_DEPTH: usize = 128;
@@ -22,6 +22,11 @@ pub struct TooDeep {
 /// # Errors
 /// [`TooDeep`] at the first bracket that opens a level beyond [`MAX_DEPTH`].
 pub fn check(json: &[u8]) -> Result<(), TooDeep> {
+    // Most bodies are a few messages, however long: they have too few brackets to be deep, and
+    // that is seen 30 times faster than where each string ends.
+    if memchr2_iter(b'[', b'{', json).nth(MAX_DEPTH).is_none() {
+        return Ok(());
+    }
     let mut depth = 0usize;
     let mut at = 0;
     while let Some(&byte) = json.get(at) {
@@ -42,16 +47,30 @@ pub fn check(json: &[u8]) -> Result<(), TooDeep> {
     Ok(())
 }
 
+/// Strings up to this length are scanned byte by byte: most are names and roles, for which the
+/// call of a vector routine costs more than it saves.
+const SHORT: usize = 16;
+
 /// The offset after the closing quote of the string whose content starts at `at`; the length of
 /// `json` if it never closes.
 fn end_of_string(json: &[u8], mut at: usize) -> usize {
-    loop {
+    'after_escape: loop {
         let rest = json.get(at..).unwrap_or(&[]);
-        match memchr2(b'"', b'\\', rest) {
+        for (offset, &byte) in rest.iter().take(SHORT).enumerate() {
+            match byte {
+                b'"' => return at + offset + 1,
+                // A backslash and whatever it escapes.
+                b'\\' => {
+                    at += offset + 2;
+                    continue 'after_escape;
+                }
+                _ => {}
+            }
+        }
+        match rest.get(SHORT..).and_then(|long| memchr2(b'"', b'\\', long)) {
             None => return json.len(),
-            Some(offset) if rest[offset] == b'"' => return at + offset + 1,
-            // A backslash and whatever it escapes.
-            Some(offset) => at += offset + 2,
+            Some(offset) if rest[SHORT + offset] == b'"' => return at + SHORT + offset + 1,
+            Some(offset) => at += SHORT + offset + 2,
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Integration tests of the engine: one binary, features told as stories.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
+mod config;
+
 mod differential;
+mod scheduler;
 mod simulation;
 mod stats;
 mod text_matching;

@@ -1,0 +1,212 @@
+//! What the server answers: routes, and the refusals of the HTTP level in OpenAI's form.
+//!
+//! Nothing here reads or writes a socket. The invariant: every path through this module ends in one
+//! answer, and an answer that is an error has OpenAI's error object as its body.
+
+pub(crate) mod chat;
+pub(crate) mod models;
+
+use http::{Method, header};
+use llmsim_engine::wire::error::{ApiError, ErrorHeader};
+
+use crate::http::head::{self, BadHead, Head, MAX_HEAD};
+use crate::http::response::{RequestId, Response};
+use crate::io_thread::Io;
+use crate::served::Served;
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Chat,
+    Models,
+    /// The model's name, percent-decoded.
+    Model(String),
+    Health,
+    Version,
+    ResetPrefixCache,
+    /// `OPTIONS`, with the methods of the path if it is known.
+    Options(Option<&'static str>),
+    /// The path is known, the method is not; these are.
+    NotAllowed(&'static str),
+    Unknown,
+}
+
+/// What a request gets.
+pub(crate) enum Reply {
+    Whole(Response),
+    /// An answer that takes its time.
+    Generate(Box<chat::Answer>),
+}
+
+const GET: &str = "GET, HEAD, OPTIONS";
+const POST: &str = "POST, OPTIONS";
+const GET_POST: &str = "GET, HEAD, POST, OPTIONS";
+
+/// Finds the route of a request.
+pub(crate) fn route(head: &Head) -> Route {
+    let path = head.uri.path();
+    let (allow, route) = match path {
+        "/v1/chat/completions" => (POST, Route::Chat),
+        "/v1/models" => (GET, Route::Models),
+        "/health" => (GET, Route::Health),
+        // SageMaker's name for it.
+        "/ping" => (GET_POST, Route::Health),
+        "/version" => (GET, Route::Version),
+        "/reset_prefix_cache" => (POST, Route::ResetPrefixCache),
+        _ => match path.strip_prefix("/v1/models/") {
+            Some(name) if !name.is_empty() => (GET, Route::Model(percent_decode(name))),
+            _ if head.method == Method::OPTIONS => return Route::Options(None),
+            _ => return Route::Unknown,
+        },
+    };
+    match head.method {
+        Method::OPTIONS => Route::Options(Some(allow)),
+        Method::GET | Method::HEAD if allow != POST => route,
+        Method::POST if allow != GET => route,
+        _ => Route::NotAllowed(allow),
+    }
+}
+
+/// Answers a request whose body has arrived.
+pub(crate) async fn answer(
+    io: &Io,
+    route: Route,
+    head: &Head,
+    body: Vec<u8>,
+    id: &RequestId,
+) -> Reply {
+    let (method, path) = (head.method.as_str(), head.uri.path());
+    Reply::Whole(match route {
+        Route::Chat => return chat::answer(io, head, body, id).await,
+        Route::Models => models::list(&io.served),
+        Route::Model(name) => models::card(&io.served, &name),
+        Route::Health => health(io),
+        Route::Version => Response::json(200, version().into_bytes()),
+        Route::ResetPrefixCache => {
+            io.reset_prefix_caches();
+            Response::empty(200)
+        }
+        Route::Options(allow) => preflight(head, allow),
+        Route::NotAllowed(allow) => error(&ApiError::method_not_allowed(method, path, allow)),
+        Route::Unknown => error(&ApiError::unknown_url(method, path)),
+    })
+}
+
+/// An error as a response.
+pub(crate) fn error(error: &ApiError) -> Response {
+    let response = Response::json(error.status, error.body());
+    match error.header {
+        None => response,
+        Some(ErrorHeader::Allow(allow)) => response.header("allow", allow),
+        Some(ErrorHeader::RetryAfter { seconds }) => {
+            response.header("retry-after", seconds.to_string())
+        }
+    }
+}
+
+/// What is wrong with a head, in OpenAI's form.
+pub(crate) fn bad_head(bad: BadHead) -> ApiError {
+    match bad.status {
+        431 => ApiError::head_too_large(MAX_HEAD as u64),
+        417 => ApiError::expectation_failed("an unknown one"),
+        505 => ApiError::http_version_not_supported(),
+        _ => ApiError::malformed_http(bad.message),
+    }
+}
+
+/// Who is behind `Content-Encoding: gzip` and the like would be misread as malformed JSON.
+fn refuse_coding(head: &Head) -> Result<(), ApiError> {
+    match head::text(&head.headers, header::CONTENT_ENCODING) {
+        Some(coding) if !coding.eq_ignore_ascii_case("identity") => {
+            Err(ApiError::unsupported_content_encoding(coding))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn health(io: &Io) -> Response {
+    if io.is_draining() { error(&ApiError::shutting_down()) } else { Response::empty(200) }
+}
+
+fn version() -> String {
+    format!("{{\"version\":\"{}\"}}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The answer to a browser that asks whether it may: it may.
+fn preflight(head: &Head, allow: Option<&'static str>) -> Response {
+    let methods = allow.unwrap_or(GET_POST);
+    let wanted = head::text(&head.headers, header::ACCESS_CONTROL_REQUEST_HEADERS);
+    // Names of headers only; nothing else of the client's goes back into a header.
+    let fits = |names: &&str| {
+        names.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_, ".contains(&byte))
+    };
+    Response::empty(204)
+        .header("allow", methods)
+        .header("access-control-allow-methods", methods)
+        .header("access-control-allow-headers", wanted.filter(fits).unwrap_or("*"))
+        .header("access-control-max-age", "86400")
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = |at: usize| tail.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+        match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The server's own knowledge that every answer may need.
+pub(crate) fn find_model<'a>(
+    served: &'a Served,
+    name: &str,
+) -> Result<&'a crate::served::Model, ApiError> {
+    served
+        .models
+        .iter()
+        .find(|model| model.name == name)
+        .ok_or_else(|| ApiError::model_not_found(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+
+    fn routed(request_line: &str) -> Route {
+        let text = format!("{request_line} HTTP/1.1\r\nHost: h\r\n\r\n");
+        route(&head::take(&mut BytesMut::from(&text[..])).unwrap().unwrap())
+    }
+
+    #[test]
+    fn routes_look_at_the_path_and_not_at_the_query() {
+        assert_eq!(routed("POST /v1/chat/completions?api-version=1"), Route::Chat);
+        assert_eq!(routed("GET http://host/v1/models"), Route::Models);
+        assert_eq!(routed("HEAD /health"), Route::Health);
+        assert_eq!(routed("GET /v1/models/org%2Fname/x"), Route::Model("org/name/x".to_owned()));
+        assert_eq!(routed("GET /v1/models/"), Route::Unknown);
+        assert_eq!(routed("GET /v1/chat/completions"), Route::NotAllowed(POST));
+        assert_eq!(routed("HEAD /v1/chat/completions"), Route::NotAllowed(POST));
+        assert_eq!(routed("DELETE /v1/models/x"), Route::NotAllowed(GET));
+        assert_eq!(routed("OPTIONS /v1/models"), Route::Options(Some(GET)));
+        assert_eq!(routed("OPTIONS *"), Route::Options(None));
+        assert_eq!(routed("POST /v1/nonsense"), Route::Unknown);
+    }
+
+    #[test]
+    fn percent_signs_that_mean_nothing_stay() {
+        assert_eq!(percent_decode("a%2Fb%zz%4"), "a/b%zz%4");
+        assert_eq!(percent_decode("%e4%bd%a0"), "你");
+    }
+}

@@ -1,0 +1,498 @@
+//! From settings to a running server, and back to nothing.
+//!
+//! The invariant: [`Server::start`] either gives back a server that answers on its address, or an
+//! error and nothing half-started.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam::channel::{self, Receiver};
+use llmsim_engine::config::Config;
+use llmsim_engine::seed::Seed;
+use llmsim_engine::sim::EngineSpec;
+use llmsim_engine::units::SimSpan;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::args::{Pinning, Priority, Settings};
+use crate::clock::{self, Clock};
+use crate::drain::{self, Control};
+use crate::gpu_thread::{GpuThread, Seat};
+use crate::helper;
+use crate::io_thread::{Arrival, Door, IoThread, build_runtime};
+use crate::journal;
+use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
+use crate::metrics::{self, Totals};
+use crate::ring::{Inbox, reports};
+use crate::served::{Home, Limits, Model, Served};
+use crate::sys;
+use crate::topology::{self, Machine, Topology, Wishes};
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    listener: Arc<TcpListener>,
+    control: Arc<Control>,
+    io_ended: Receiver<()>,
+    io_threads: Vec<JoinHandle<()>>,
+    gpu_threads: Vec<JoinHandle<()>>,
+    inboxes: Vec<Arc<Inbox>>,
+    stop_gpus: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+    boot_log: Vec<String>,
+    journal: Option<JoinHandle<()>>,
+    io_shards: Vec<Arc<IoShard>>,
+    gpu_shards: Vec<Arc<GpuShard>>,
+    /// In the order of the configuration.
+    gpu_gauges: Vec<(String, Arc<GpuGauges>)>,
+}
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub struct StartError {
+    message: String,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Reports that may wait in the ring between a GPU thread and an I/O thread: four steps of a batch
+/// of 1,024. What comes on top spills into a list.
+const RING: usize = 4096;
+
+impl Server {
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// If the address cannot be had, or the I/O driver that was asked for.
+    pub fn start(settings: Settings) -> Result<Self, StartError> {
+        let machine = Machine::look();
+        let open_files = sys::raise_open_files();
+        let listener = Arc::new(listen(&settings.host, settings.port)?);
+        let address = listener.local_addr().map_err(|why| StartError {
+            message: format!("the address that was bound cannot be read back: {why}"),
+        })?;
+
+        let gpus = gpus(&settings.config);
+        let topology = topology::plan(
+            &machine,
+            gpus.len(),
+            &Wishes {
+                io_threads: settings.threads.io_threads,
+                cpus: settings.threads.cpus.as_ref().map(|cpus| cpus.0.iter().copied().collect()),
+                no_pin: settings.threads.pinning == Pinning::Never,
+                spin: settings.threads.spin,
+            },
+        );
+        let mut boot_log = describe(&settings, &machine, &topology, open_files);
+
+        let names: Vec<_> = gpus
+            .iter()
+            .map(|gpu| (settings.config.models[gpu.model].name.clone(), gpu.replica))
+            .collect();
+        let (mut journals, journal) = match &settings.logs.journal {
+            Some(path) => {
+                let (journals, thread) = journal::open(&journal::paths(path, &names))
+                    .map_err(|message| StartError { message })?;
+                let thread = spawn("journal".to_owned(), move || thread.run());
+                (journals.into_iter().map(Some).collect(), Some(thread))
+            }
+            None => (names.iter().map(|_| None).collect::<Vec<_>>(), None),
+        };
+        let gpu_gauges: Vec<_> =
+            names.into_iter().map(|(name, _)| (name, Arc::new(GpuGauges::default()))).collect();
+
+        let clock = Clock::start();
+        let connections = connection_limit(settings.limits.max_connections, open_files.soft);
+        let served = Arc::new(serve(
+            settings.config,
+            &gpus,
+            &topology,
+            Limits {
+                body: settings.limits.max_body_bytes,
+                head: span(settings.limits.head_timeout),
+                body_pause: span(settings.limits.body_timeout),
+                idle: span(settings.limits.idle_timeout),
+                stall: span(settings.limits.write_timeout),
+                connections,
+            },
+        ));
+
+        let doors: Vec<Arc<Door>> = topology.io.iter().map(|_| Arc::new(Door::new())).collect();
+        let control = Arc::new(Control::new(doors.clone()));
+        let inboxes: Vec<Arc<Inbox>> =
+            topology.gpu.iter().map(|_| Arc::new(Inbox::new())).collect();
+        let stop_gpus = Arc::new(AtomicBool::new(false));
+        let is_realtime = settings.threads.priority == Priority::Realtime;
+
+        // GPU threads, and the rings from them to the I/O threads.
+        let mut rings: Vec<Vec<_>> = doors.iter().map(|_| Vec::new()).collect();
+        let mut gpu_threads = Vec::new();
+        let mut gpu_shards = Vec::new();
+        for (number, seats) in topology.gpu.iter().enumerate() {
+            let mut reporters = Vec::new();
+            for (door, rings) in doors.iter().zip(&mut rings) {
+                let (reporter, ring) = reports(RING, Arc::clone(&door.bell));
+                reporters.push(reporter);
+                rings.push(ring);
+            }
+            let shard = Arc::new(GpuShard::default());
+            gpu_shards.push(Arc::clone(&shard));
+            let mut seat = |&gpu: &usize| {
+                Seat::new(
+                    served.models[gpus[gpu].model].spec.build(),
+                    Arc::clone(&gpu_gauges[gpu].1),
+                    journals[gpu].take(),
+                )
+            };
+            let gpu_thread = GpuThread {
+                clock,
+                seats: seats.gpus.iter().map(&mut seat).collect(),
+                inbox: Arc::clone(&inboxes[number]),
+                reporters,
+                shard,
+                stop: Arc::clone(&stop_gpus),
+                spin: topology.spin,
+            };
+            let cpu = seats.cpu;
+            gpu_threads.push(spawn(format!("gpu-{number}"), move || {
+                settle(cpu, is_realtime);
+                gpu_thread.run();
+            }));
+        }
+
+        // Helpers end when the last I/O thread drops its way to them.
+        let (helper, helper_thread) = helper::queue(connections);
+        for number in 0..(machine.parallelism / 4).clamp(1, 4) {
+            let helper_thread = helper_thread.clone();
+            drop(spawn(format!("helper-{number}"), move || helper_thread.run()));
+        }
+
+        let (ended, io_ended) = channel::unbounded();
+        let (driver_built, drivers) = channel::unbounded();
+        let mut io_threads = Vec::new();
+        let mut io_shards = Vec::new();
+        for (number, rings) in rings.into_iter().enumerate() {
+            let shard = Arc::new(IoShard::default());
+            io_shards.push(Arc::clone(&shard));
+            let io_thread = IoThread {
+                number: u8::try_from(number).expect("the topology keeps to a few I/O threads"),
+                clock,
+                served: Arc::clone(&served),
+                door: Arc::clone(&doors[number]),
+                rings,
+                inboxes: inboxes.clone(),
+                helper: helper.clone(),
+                control: Arc::clone(&control),
+                shard,
+                entropy: entropy(number),
+            };
+            let (cpu, driver) = (topology.io[number], settings.threads.io_driver);
+            let (ended, driver_built) = (ended.clone(), driver_built.clone());
+            io_threads.push(spawn(format!("io-{number}"), move || {
+                settle(cpu, is_realtime);
+                match build_runtime(driver) {
+                    Ok((mut runtime, why)) => {
+                        let _ = driver_built.send(Ok(why));
+                        io_thread.run(&mut runtime);
+                    }
+                    Err(why) => {
+                        let _ = driver_built.send(Err(why));
+                    }
+                }
+                let _ = ended.send(());
+            }));
+        }
+        drop(driver_built);
+
+        let acceptor = {
+            let listener = Arc::clone(&listener);
+            let control = Arc::clone(&control);
+            spawn("acceptor".to_owned(), move || accept(&listener, &doors, &control, connections))
+        };
+        let mut server = Self {
+            address,
+            listener,
+            control,
+            io_ended,
+            io_threads,
+            gpu_threads,
+            inboxes,
+            stop_gpus,
+            acceptor: Some(acceptor),
+            boot_log: Vec::new(),
+            journal,
+            io_shards,
+            gpu_shards,
+            gpu_gauges,
+        };
+        for built in drivers.iter().take(server.io_threads.len()) {
+            match built {
+                Ok(driver) => {
+                    let line = format!("I/O driver: {driver}");
+                    if !boot_log.contains(&line) {
+                        boot_log.push(line);
+                    }
+                }
+                Err(why) => {
+                    server.stop(Duration::ZERO);
+                    let message = format!(
+                        "no I/O driver could be set up: {why}. Try --io-driver auto, or a higher \
+                         `ulimit -l` for io_uring"
+                    );
+                    return Err(StartError { message });
+                }
+            }
+        }
+        boot_log.push(format!("listening on http://{address}"));
+        server.boot_log = boot_log;
+        Ok(server)
+    }
+
+    /// Where it listens; with port 0 in the settings, the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What a person should know about this start, a line each.
+    pub fn boot_log(&self) -> &[String] {
+        &self.boot_log
+    }
+
+    /// What it has done so far.
+    pub fn totals(&self) -> Totals {
+        let gpus = self.gpu_gauges.iter().map(|(model, gauges)| (model.as_str(), &**gauges));
+        metrics::totals(&self.io_shards, &self.gpu_shards, gpus)
+    }
+
+    /// Takes no more connections, lets what is under way finish until `grace` is over, then cuts
+    /// it. Returns what the server has done in its life.
+    pub fn stop(mut self, grace: Duration) -> Totals {
+        // Wakes the acceptor out of its wait.
+        let _ = SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
+        self.acceptor.take().into_iter().for_each(join);
+        drain::drain(&self.control, self.io_threads.len(), &self.io_ended, grace);
+        self.io_threads.drain(..).for_each(join);
+        self.stop_gpus.store(true, Ordering::Relaxed);
+        for inbox in &self.inboxes {
+            inbox.bell.ring();
+        }
+        self.gpu_threads.drain(..).for_each(join);
+        // The last GPU thread has closed the last journal.
+        self.journal.take().into_iter().for_each(join);
+        self.totals()
+    }
+}
+
+/// A simulated GPU with a timeline of its own.
+struct Gpu {
+    model: usize,
+    replica: usize,
+}
+
+fn gpus(config: &Config) -> Vec<Gpu> {
+    let mut gpus = Vec::new();
+    for (model, spec) in config.models.iter().enumerate() {
+        if spec.engine != EngineSpec::Instant {
+            let replicas = 0..usize::from(spec.replicas.max(1));
+            gpus.extend(replicas.map(|replica| Gpu { model, replica }));
+        }
+    }
+    gpus
+}
+
+fn serve(config: Config, gpus: &[Gpu], topology: &Topology, limits: Limits) -> Served {
+    let mut homes: Vec<Vec<Home>> = config.models.iter().map(|_| Vec::new()).collect();
+    for (thread, seats) in topology.gpu.iter().enumerate() {
+        for (seat, &gpu) in seats.gpus.iter().enumerate() {
+            homes[gpus[gpu].model].push(Home::Thread { thread: thread as u16, seat: seat as u16 });
+        }
+    }
+    let models = config.models.into_iter().zip(homes).map(|(spec, mut homes)| {
+        if homes.is_empty() {
+            homes.push(Home::Here);
+        }
+        Model::new(spec.name, spec.context_length, spec.engine, homes)
+    });
+    let version = env!("CARGO_PKG_VERSION");
+    Served {
+        models: models.collect(),
+        responses: config.responses,
+        started: clock::unix_seconds(),
+        fingerprint: format!("fp_{:010x}", Seed::new(0).with(version.as_bytes()).value() >> 24),
+        limits,
+    }
+}
+
+fn describe(
+    settings: &Settings,
+    machine: &Machine,
+    topology: &Topology,
+    open_files: sys::Limit,
+) -> Vec<String> {
+    let mut log = vec![format!("llmsimulator {}", env!("CARGO_PKG_VERSION"))];
+    log.push(format!(
+        "processors: {} in the affinity mask, {} usable",
+        machine.allowed.len(),
+        machine.parallelism
+    ));
+    log.push(format!("threads: {topology}"));
+    let locked = match sys::locked_memory().soft {
+        u64::MAX => "unlimited".to_owned(),
+        bytes => format!("{} KiB", bytes / 1024),
+    };
+    log.push(format!("limits: {} open files, locked memory {locked}", open_files.soft));
+    for model in &settings.config.models {
+        let engine = match &model.engine {
+            EngineSpec::Instant => "instant".to_owned(),
+            EngineSpec::FixedRate(spec) => format!(
+                "fixed_rate, {} tokens/s in, {} tokens/s out",
+                spec.prefill.as_f64(),
+                spec.decode.as_f64()
+            ),
+            EngineSpec::Scheduler(spec) => format!(
+                "scheduler, {} blocks of {} tokens, up to {} sequences and {} tokens a step",
+                spec.num_blocks, spec.block_size, spec.max_num_seqs, spec.max_num_batched_tokens
+            ),
+        };
+        let replicas = match model.replicas {
+            0 | 1 => String::new(),
+            many => format!(", {many} replicas"),
+        };
+        log.push(format!(
+            "model {}: {engine}, context {}{replicas}",
+            model.name, model.context_length
+        ));
+    }
+    log
+}
+
+fn listen(host: &str, port: u16) -> Result<TcpListener, StartError> {
+    let failed = |why: io::Error| {
+        let hint = match why.kind() {
+            io::ErrorKind::AddrInUse => {
+                "; another program uses the port: stop it, or choose another with --port"
+            }
+            io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+            io::ErrorKind::AddrNotAvailable => "; this machine has no such address: see --host",
+            _ => "",
+        };
+        StartError { message: format!("cannot listen on {host}:{port}: {why}{hint}") }
+    };
+    let addresses = (host, port).to_socket_addrs().map_err(failed)?;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(why) => last = why,
+        }
+    }
+    Err(failed(last))
+}
+
+/// Without SO_REUSEPORT: with it, a second server on the same port would start and take half of the
+/// connections.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    // A thousand clients that connect at once are not made to wait a second for their retry.
+    const BACKLOG: i32 = 4096;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Takes connections and deals them out in turn until the listener is shut down.
+fn accept(listener: &TcpListener, doors: &[Arc<Door>], control: &Control, limit: usize) {
+    let mut next = 0;
+    loop {
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(why) if why.raw_os_error() == Some(libc::EINVAL) => return,
+            Err(why) => {
+                // Out of files or memory: the connection stays in the backlog.
+                if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                continue;
+            }
+        };
+        let open = control.connection_opened();
+        // Some more are taken in to be told so; beyond that the connection is just closed.
+        if open > limit + 256 || prepare(&socket).is_err() {
+            control.connection_closed();
+            continue;
+        }
+        let mut arrival = Arrival { socket, turned_away: open > limit };
+        let door = &doors[next % doors.len()];
+        next += 1;
+        while let Err(back) = door.arrivals.push(arrival) {
+            arrival = back;
+            door.bell.ring();
+            thread::sleep(Duration::from_millis(1));
+        }
+        door.bell.ring();
+    }
+}
+
+fn prepare(socket: &std::net::TcpStream) -> io::Result<()> {
+    // With the default the kernel takes 4 MB of a stream that nobody reads.
+    const SEND_BUFFER: usize = 64 * 1024;
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)?;
+    SockRef::from(socket).set_send_buffer_size(SEND_BUFFER)
+}
+
+/// What a thread does before its work.
+fn settle(cpu: Option<usize>, is_realtime: bool) {
+    if let Some(id) = cpu {
+        core_affinity::set_for_current(core_affinity::CoreId { id });
+    }
+    if is_realtime && let Err(why) = sys::realtime(1) {
+        eprintln!(
+            "llmsimulator: real-time scheduling is refused: {why}. It needs CAP_SYS_NICE or an \
+             rtprio limit"
+        );
+    }
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    thread::Builder::new()
+        .name(name)
+        .spawn(work)
+        .expect("a process that cannot start a thread cannot serve")
+}
+
+fn join(thread: JoinHandle<()>) {
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// As many as were asked for, if the open files allow it.
+fn connection_limit(asked: usize, open_files: u64) -> usize {
+    const OURS: u64 = 64;
+    asked.min(usize::try_from(open_files.saturating_sub(OURS)).unwrap_or(usize::MAX)).max(1)
+}
+
+fn entropy(thread: usize) -> u64 {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64);
+    let seed = Seed::new(now).with(&std::process::id().to_le_bytes());
+    seed.with(&thread.to_le_bytes()).value()
+}
+
+fn span(duration: Duration) -> SimSpan {
+    SimSpan::from_ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4))
+}

@@ -1,0 +1,86 @@
+//! How a server ends: first nothing new, then nothing at all.
+//!
+//! The invariant: the phase only ever goes forward, and every I/O thread is woken after each step,
+//! so that none sleeps through it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::Receiver;
+
+use crate::io_thread::Door;
+
+/// What the server is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Taking connections and requests.
+    Serving = 0,
+    /// Finishing what is under way.
+    Draining = 1,
+    /// Giving up what is under way.
+    Cutting = 2,
+}
+
+/// Shared by all threads: the phase, and how many connections are open.
+#[derive(Debug)]
+pub(crate) struct Control {
+    phase: AtomicU8,
+    connections: AtomicUsize,
+    doors: Vec<Arc<Door>>,
+}
+
+impl Control {
+    pub(crate) fn new(doors: Vec<Arc<Door>>) -> Self {
+        Self { phase: AtomicU8::new(0), connections: AtomicUsize::new(0), doors }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Serving,
+            1 => Phase::Draining,
+            _ => Phase::Cutting,
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.wake_io_threads();
+    }
+
+    pub(crate) fn wake_io_threads(&self) {
+        for door in &self.doors {
+            door.bell.ring();
+        }
+    }
+
+    /// Counts a new connection; returns how many there are with it.
+    pub(crate) fn connection_opened(&self) -> usize {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Lets the streams finish until `grace` is over, then cuts the rest. Each I/O thread says over
+/// `ended` that it is done.
+pub(crate) fn drain(control: &Control, io_threads: usize, ended: &Receiver<()>, grace: Duration) {
+    control.enter(Phase::Draining);
+    let deadline = Instant::now() + grace;
+    let mut running = io_threads;
+    while running > 0 {
+        match ended.recv_deadline(deadline) {
+            Ok(()) => running -= 1,
+            Err(_) => break,
+        }
+    }
+    control.enter(Phase::Cutting);
+    while running > 0 {
+        if ended.recv().is_err() {
+            break;
+        }
+        running -= 1;
+    }
+}

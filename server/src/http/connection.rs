@@ -1,0 +1,579 @@
+//! One connection: its socket, what can happen to it, and the loop that serves it.
+//!
+//! All bytes are moved by non-blocking calls of our own; the runtime only says when a socket is
+//! ready. That is the same code on io_uring and epoll, keeps no buffer pinned per idle connection,
+//! and lets a wait be given up without losing bytes. The invariant: at any time at most one of the
+//! connection's task and the generation table writes to the socket. The task hands the socket over
+//! when it opens a generation, and has it back when it has closed it.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bytes::BytesMut;
+use llmsim_engine::units::{SimSpan, SimTime};
+use llmsim_engine::wire::error::ApiError;
+use monoio::net::TcpStream;
+
+use super::body::{BodyReader, Progress};
+use super::head::{self, Head};
+use super::response::{self, Exchange, RequestId, Response};
+use crate::api::{self, Reply};
+use crate::gpu_thread::Address;
+use crate::io_thread::Io;
+use crate::metrics::record::Outcome;
+use crate::stream::{Delivery, Ended, State};
+use crate::sys;
+
+/// What the rest of its thread knows of a connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) stream: TcpStream,
+    waker: RefCell<Option<Waker>>,
+    signals: Cell<u8>,
+    /// When the present wait is over, in nanoseconds of the server's clock.
+    expires: Cell<u64>,
+}
+
+/// Why a connection's task is woken, beside its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Look at the generation's state.
+    Generation = 1,
+    /// The wait took too long.
+    Expired = 2,
+    /// The server drains: serve nothing new.
+    Drain = 4,
+    /// The server stops: give up what is under way.
+    Cut = 8,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            waker: RefCell::new(None),
+            signals: Cell::new(0),
+            expires: Cell::new(u64::MAX),
+        }
+    }
+
+    /// Leaves word for the connection's task and wakes it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.signals.set(self.signals.get() | signal as u8);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Signals expiry if it is time.
+    pub(crate) fn sweep(&self, now: SimTime) {
+        if now.as_ns() >= self.expires.get() {
+            self.expires.set(u64::MAX);
+            self.signal(Signal::Expired);
+        }
+    }
+
+    fn take(&self, signal: Signal) -> bool {
+        let is_set = self.signals.get() & signal as u8 != 0;
+        self.signals.set(self.signals.get() & !(signal as u8));
+        is_set
+    }
+
+    fn is_set(&self, signal: Signal) -> bool {
+        self.signals.get() & signal as u8 != 0
+    }
+}
+
+/// The connection as its own task sees it.
+struct Link {
+    io: Rc<Io>,
+    conn: Rc<Conn>,
+    /// Bytes that were read and not yet used.
+    buffer: BytesMut,
+    /// A wait for the socket that is under way. It survives the phase that began it, since giving
+    /// it up and asking anew costs the kernel twice.
+    readable: Option<Ready>,
+    writable: Option<Ready>,
+}
+
+type Ready = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// The socket or a signal, whichever comes first.
+enum Turn {
+    Readable,
+    Writable,
+    Signalled,
+}
+
+/// Why a connection ends.
+enum Close {
+    /// The client closed, vanished or broke off, or nothing was said: there is nothing to wait for.
+    Gone,
+    /// All is said: close in good order.
+    Done,
+}
+
+/// The most bytes read ahead while an answer is under way; a client that pipelines more waits.
+const MOST_PIPELINED: usize = 64 * 1024;
+
+/// The most bytes of an oversized body that are read and dropped before its sender gets the 413
+/// with the connection's end instead.
+const MOST_DRAINED: u64 = 64 * 1024 * 1024;
+
+/// How long a closing connection waits for its client to have read all.
+const LINGER: SimSpan = SimSpan::from_ms(1_000);
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(io: Rc<Io>, conn: Rc<Conn>) {
+    let mut link = Link { io, conn, buffer: BytesMut::new(), readable: None, writable: None };
+    if let Err(Close::Done) = link.run().await {
+        link.linger().await;
+    }
+}
+
+/// Tells a client that there are too many connections, and closes.
+pub(crate) async fn turn_away(io: Rc<Io>, conn: Rc<Conn>, limit: usize) {
+    let mut link = Link { io, conn, buffer: BytesMut::new(), readable: None, writable: None };
+    link.expire_in(LINGER);
+    // Most clients have sent their request by now; reading it keeps the answer from being lost to
+    // the reset that unread bytes would cause.
+    let _ = link.fill().await;
+    let error = ApiError::too_many_connections(limit);
+    let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false };
+    let id = link.io.request_id(None);
+    if link.respond(&api::error(&error), exchange, &id, link.io.clock.now()).await.is_ok() {
+        link.linger().await;
+    }
+}
+
+impl Link {
+    /// Request after request. It has no `Ok`, since a connection ends only by a reason to close.
+    async fn run(&mut self) -> Result<std::convert::Infallible, Close> {
+        loop {
+            let head = self.read_head().await?;
+            self.exchange(head).await?;
+        }
+    }
+
+    async fn read_head(&mut self) -> Result<Head, Close> {
+        let mut is_idle = true;
+        self.expire_in(self.io.served.limits.idle);
+        loop {
+            match head::take(&mut self.buffer) {
+                Ok(Some(head)) => return Ok(head),
+                Ok(None) => {}
+                Err(bad) => {
+                    let error = api::bad_head(bad);
+                    return self.refuse_and_close(&error).await;
+                }
+            }
+            if is_idle && !self.buffer.is_empty() {
+                is_idle = false;
+                self.expire_in(self.io.served.limits.head);
+            }
+            if is_idle && self.io.is_draining() {
+                return Err(Close::Gone);
+            }
+            match self.fill().await {
+                Ok(0) => return Err(Close::Gone),
+                Ok(_) => {}
+                Err(Broken::Expired) if is_idle => return Err(Close::Gone),
+                Err(Broken::Expired) => {
+                    let seconds = self.io.served.limits.head.as_ns() / 1_000_000_000;
+                    let error = ApiError::request_timeout(seconds);
+                    return self.refuse_and_close(&error).await;
+                }
+                Err(Broken::Drain) if is_idle => return Err(Close::Gone),
+                Err(Broken::Drain) => {}
+                Err(Broken::Cut | Broken::Gone) => return Err(Close::Gone),
+            }
+        }
+    }
+
+    async fn exchange(&mut self, head: Head) -> Result<(), Close> {
+        let started = self.io.clock.now();
+        let id = self.io.request_id(head.headers.get("x-request-id").map(|id| id.as_bytes()));
+        let mut exchange = Exchange {
+            is_http10: head.is_http10,
+            keep_alive: head.keep_alive,
+            head_only: head.method == http::Method::HEAD,
+        };
+        let route = api::route(&head);
+        let body = match self.read_body(&head, &mut exchange, &id, started).await? {
+            Some(body) => body,
+            None => return self.after(exchange),
+        };
+        let received = self.io.clock.now();
+        if self.io.is_draining() {
+            exchange.keep_alive = false;
+        }
+        match api::answer(&self.io, route, &head, body, &id).await {
+            Reply::Whole(response) => {
+                self.respond(&response, exchange, &id, started).await?;
+            }
+            Reply::Generate(answer) => {
+                self.generate(*answer, exchange, &id, started, received).await?;
+            }
+        }
+        self.after(exchange)
+    }
+
+    fn after(&self, exchange: Exchange) -> Result<(), Close> {
+        if exchange.keep_alive { Ok(()) } else { Err(Close::Done) }
+    }
+
+    /// The body, or nothing if the request has been answered already since it was too large.
+    async fn read_body(
+        &mut self,
+        head: &Head,
+        exchange: &mut Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<Option<Vec<u8>>, Close> {
+        let limit = self.io.served.limits.body;
+        let too_large = api::error(&ApiError::body_too_large(limit as u64));
+        let mut reader = BodyReader::new(head.framing, limit);
+        self.expire_in(self.io.served.limits.body_pause);
+        let mut progress = reader.advance(&mut self.buffer);
+        if head.expects_continue && progress == Ok(Progress::Unfinished) {
+            if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
+                exchange.keep_alive = false;
+                self.respond(&too_large, *exchange, id, started).await?;
+                return Ok(None);
+            }
+            self.send_all(response::CONTINUE).await?;
+        }
+        loop {
+            match progress {
+                Ok(Progress::Whole) => return Ok(Some(reader.into_body())),
+                Ok(Progress::TooLarge) => {
+                    self.respond(&too_large, *exchange, id, started).await?;
+                    return Ok(None);
+                }
+                Ok(Progress::Unfinished) if reader.dropped() > MOST_DRAINED => {
+                    exchange.keep_alive = false;
+                    self.respond(&too_large, *exchange, id, started).await?;
+                    return Ok(None);
+                }
+                Ok(Progress::Unfinished) => {}
+                Err(bad) => {
+                    return self.refuse_and_close(&ApiError::malformed_http(bad.0)).await;
+                }
+            }
+            match self.fill().await {
+                Ok(0) => return Err(Close::Gone),
+                // Time runs from one read to the next: a slow line is no fault, a dead one is.
+                Ok(_) => self.expire_in(self.io.served.limits.body_pause),
+                Err(Broken::Expired) => {
+                    let seconds = self.io.served.limits.body_pause.as_ns() / 1_000_000_000;
+                    return self.refuse_and_close(&ApiError::request_timeout(seconds)).await;
+                }
+                Err(Broken::Drain) => {}
+                Err(Broken::Cut | Broken::Gone) => return Err(Close::Gone),
+            }
+            progress = reader.advance(&mut self.buffer);
+        }
+    }
+
+    /// Answers something that cannot be a request, and ends the connection: where the next request
+    /// would begin is not known.
+    async fn refuse_and_close<T>(&mut self, error: &ApiError) -> Result<T, Close> {
+        let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false };
+        let id = self.io.request_id(None);
+        let now = self.io.clock.now();
+        self.respond(&api::error(error), exchange, &id, now).await?;
+        Err(Close::Done)
+    }
+
+    async fn respond(
+        &mut self,
+        response: &Response,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<(), Close> {
+        let mut bytes = Vec::with_capacity(512 + response.body.len());
+        let elapsed = self.io.clock.now().saturating_since(started);
+        let date = self.io.date();
+        response::write(&mut bytes, response, exchange, id, millis(elapsed), &date);
+        self.send_all(&bytes).await
+    }
+
+    async fn generate(
+        &mut self,
+        answer: api::chat::Answer,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+        received: SimTime,
+    ) -> Result<(), Close> {
+        let delivery = if answer.is_stream {
+            let mut head = Vec::with_capacity(512);
+            let elapsed = self.io.clock.now().saturating_since(started);
+            let date = self.io.date();
+            response::write_stream_head(&mut head, exchange, id, millis(elapsed), &date);
+            Delivery::Stream { head: head.into(), chunked: !exchange.is_http10 }
+        } else {
+            Delivery::Whole
+        };
+        let address = match self.io.submit(&self.conn, answer, delivery, received) {
+            Ok(address) => address,
+            Err(error) => return self.respond(&api::error(&error), exchange, id, started).await,
+        };
+        let mut open = OpenGeneration { io: Rc::clone(&self.io), address, is_open: true };
+        self.conn.expires.set(u64::MAX);
+        loop {
+            let state = self.io.generations.borrow().state(address);
+            match state {
+                State::Running => {}
+                State::Blocked => {
+                    if self.conn.expires.get() == u64::MAX {
+                        self.expire_in(self.io.served.limits.stall);
+                    }
+                }
+                State::Lost => {
+                    open.give_up(Outcome::Disconnected);
+                    return Err(Close::Gone);
+                }
+                State::Refused(why) => {
+                    let Some(ended) = open.close(Outcome::Refused) else {
+                        return Err(Close::Gone);
+                    };
+                    let error = api::chat::refused(&ended.answer, why);
+                    return self.respond(&api::error(&error), exchange, id, started).await;
+                }
+                State::Complete => {
+                    return self.complete(open, exchange, id, started).await;
+                }
+            }
+            let is_blocked = state == State::Blocked;
+            let reads = self.buffer.len() < MOST_PIPELINED;
+            match self.turn(reads, is_blocked).await {
+                Turn::Writable => {
+                    self.conn.expires.set(u64::MAX);
+                    self.io.generations.borrow_mut().resume(address);
+                }
+                // A client that closes its side has gone: that is how every client gives up, and
+                // one that only half-closes cannot be told from it before the next write.
+                Turn::Readable => match self.receive() {
+                    Ok(0) | Err(Received::Broken) => {
+                        open.give_up(Outcome::Disconnected);
+                        return Err(Close::Gone);
+                    }
+                    Ok(_) | Err(Received::Nothing) => {}
+                },
+                Turn::Signalled => {
+                    self.conn.take(Signal::Generation);
+                    self.conn.take(Signal::Drain);
+                    if self.conn.take(Signal::Expired) && is_blocked {
+                        open.give_up(Outcome::Stalled);
+                        return Err(Close::Gone);
+                    }
+                    if self.conn.is_set(Signal::Cut) {
+                        open.give_up(Outcome::Cut);
+                        return Err(Close::Gone);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The generation is over, and the socket is this task's again.
+    async fn complete(
+        &mut self,
+        mut open: OpenGeneration,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<(), Close> {
+        let Some(ended) = open.complete() else { return Err(Close::Gone) };
+        if ended.answer.is_stream {
+            return Ok(());
+        }
+        let response = Response::json(200, ended.answer.whole_body(&ended));
+        self.respond(&response, exchange, id, started).await
+    }
+
+    /// Reads what there is into the buffer, waiting until there is something. Zero is the end of
+    /// the client's side.
+    async fn fill(&mut self) -> Result<usize, Broken> {
+        loop {
+            match self.turn(true, false).await {
+                Turn::Writable => {}
+                Turn::Readable => match self.receive() {
+                    Ok(count) => return Ok(count),
+                    Err(Received::Nothing) => {}
+                    Err(Received::Broken) => return Err(Broken::Gone),
+                },
+                Turn::Signalled => {
+                    self.conn.take(Signal::Generation);
+                    if self.conn.take(Signal::Expired) {
+                        return Err(Broken::Expired);
+                    }
+                    if self.conn.is_set(Signal::Cut) {
+                        return Err(Broken::Cut);
+                    }
+                    if self.conn.take(Signal::Drain) {
+                        return Err(Broken::Drain);
+                    }
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<usize, Received> {
+        let mut scratch = self.io.read_scratch.borrow_mut();
+        match sys::receive(&self.conn.stream, &mut scratch) {
+            Ok(count) => {
+                self.buffer.extend_from_slice(&scratch[..count]);
+                Ok(count)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Err(Received::Nothing),
+                _ => Err(Received::Broken),
+            },
+        }
+    }
+
+    async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Close> {
+        self.conn.expires.set(u64::MAX);
+        while !bytes.is_empty() {
+            match sys::send(&self.conn.stream, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.expire_in(self.io.served.limits.stall);
+                    loop {
+                        match self.turn(false, true).await {
+                            Turn::Writable => break,
+                            Turn::Readable => {}
+                            Turn::Signalled => {
+                                self.conn.take(Signal::Generation);
+                                self.conn.take(Signal::Drain);
+                                if self.conn.take(Signal::Expired) || self.conn.is_set(Signal::Cut)
+                                {
+                                    return Err(Close::Gone);
+                                }
+                            }
+                        }
+                    }
+                }
+                Err(_) => return Err(Close::Gone),
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes our side and reads on for a moment: closing with unread bytes would reset the
+    /// connection, and the client might lose the answer.
+    async fn linger(&mut self) {
+        if sys::close_write(&self.conn.stream).is_err() {
+            return;
+        }
+        self.expire_in(LINGER);
+        let mut dropped = 0;
+        while dropped < MOST_DRAINED as usize {
+            self.buffer.clear();
+            match self.fill().await {
+                Ok(0) | Err(Broken::Expired | Broken::Cut | Broken::Gone) => return,
+                Ok(count) => dropped += count,
+                Err(Broken::Drain) => {}
+            }
+        }
+    }
+
+    fn expire_in(&self, span: SimSpan) {
+        self.conn.take(Signal::Expired);
+        self.conn.expires.set((self.io.clock.now() + span).as_ns());
+    }
+
+    /// Waits for the socket or a signal.
+    async fn turn(&mut self, read: bool, write: bool) -> Turn {
+        let Self { conn, readable, writable, .. } = self;
+        poll_fn(|cx| {
+            if conn.signals.get() != 0 {
+                return Poll::Ready(Turn::Signalled);
+            }
+            if read {
+                let ready = readable.get_or_insert_with(|| {
+                    let conn = Rc::clone(conn);
+                    Box::pin(async move { conn.stream.readable(false).await })
+                });
+                // An error of the wait shows again when the socket is read.
+                if ready.as_mut().poll(cx).is_ready() {
+                    *readable = None;
+                    return Poll::Ready(Turn::Readable);
+                }
+            }
+            if write {
+                let ready = writable.get_or_insert_with(|| {
+                    let conn = Rc::clone(conn);
+                    Box::pin(async move { conn.stream.writable(false).await })
+                });
+                if ready.as_mut().poll(cx).is_ready() {
+                    *writable = None;
+                    return Poll::Ready(Turn::Writable);
+                }
+            }
+            *conn.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Why a wait for bytes ended without any.
+enum Broken {
+    Expired,
+    Drain,
+    Cut,
+    Gone,
+}
+
+enum Received {
+    Nothing,
+    Broken,
+}
+
+/// An entry in the table of generations that is closed whatever happens to its connection's task.
+struct OpenGeneration {
+    io: Rc<Io>,
+    address: Address,
+    is_open: bool,
+}
+
+impl OpenGeneration {
+    /// All tokens exist and, for a stream, are sent.
+    fn complete(&mut self) -> Option<Ended> {
+        self.is_open = false;
+        self.io.complete(self.address)
+    }
+
+    /// The engine holds nothing of it.
+    fn close(&mut self, outcome: Outcome) -> Option<Ended> {
+        self.is_open = false;
+        self.io.generations.borrow_mut().close(self.address, outcome)
+    }
+
+    /// The engine still works on it and must stop.
+    fn give_up(&mut self, outcome: Outcome) {
+        self.is_open = false;
+        self.io.give_up(self.address, outcome);
+    }
+}
+
+impl Drop for OpenGeneration {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.io.give_up(self.address, Outcome::Cut);
+        }
+    }
+}
+
+fn millis(span: SimSpan) -> u64 {
+    span.as_ns() / 1_000_000
+}

@@ -1,0 +1,271 @@
+//! Response heads and whole responses, as bytes.
+//!
+//! Not about what an answer says; only about how HTTP frames it. The invariant: every response,
+//! errors included, carries `x-request-id`, the CORS headers and a length or a chunked coding, and
+//! nothing from the request reaches a header unchecked.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// What a response says beside its body.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Vec<u8>,
+    /// Further headers; values are our own text, never the client's.
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// JSON, as every API answer and error is.
+pub(crate) const JSON: &str = "application/json";
+
+/// Server-sent events.
+pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
+
+impl Response {
+    /// A JSON answer.
+    pub(crate) fn json(status: u16, body: Vec<u8>) -> Self {
+        Self { status, content_type: JSON, body, headers: Vec::new() }
+    }
+
+    /// An answer without content.
+    pub(crate) fn empty(status: u16) -> Self {
+        Self { status, content_type: "", body: Vec::new(), headers: Vec::new() }
+    }
+
+    #[must_use]
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// How one exchange was asked for: what the answer's framing depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    pub(crate) is_http10: bool,
+    pub(crate) keep_alive: bool,
+    /// A HEAD request: the head of the answer to GET, and no body.
+    pub(crate) head_only: bool,
+}
+
+/// The response as bytes, appended to `out`.
+pub(crate) fn write(
+    out: &mut Vec<u8>,
+    response: &Response,
+    exchange: Exchange,
+    request_id: &RequestId,
+    processing_ms: u64,
+    date: &str,
+) {
+    write_status(out, response.status);
+    if response.status != 204 {
+        if !response.content_type.is_empty() {
+            push_header(out, "content-type", response.content_type);
+        }
+        push_number(out, "content-length", response.body.len() as u64);
+    }
+    write_common(out, exchange, request_id, date);
+    push_number(out, "openai-processing-ms", processing_ms);
+    for (name, value) in &response.headers {
+        push_header(out, name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+    if !exchange.head_only {
+        out.extend_from_slice(&response.body);
+    }
+}
+
+/// The head of a streamed response, appended to `out`. An HTTP/1.0 client gets the events as they
+/// are, ended by the end of the connection; all others get one chunk per event.
+pub(crate) fn write_stream_head(
+    out: &mut Vec<u8>,
+    exchange: Exchange,
+    request_id: &RequestId,
+    processing_ms: u64,
+    date: &str,
+) {
+    write_status(out, 200);
+    push_header(out, "content-type", SSE);
+    push_header(out, "cache-control", "no-cache");
+    // nginx would otherwise collect events before it passes them on.
+    push_header(out, "x-accel-buffering", "no");
+    if !exchange.is_http10 {
+        push_header(out, "transfer-encoding", "chunked");
+    }
+    write_common(out, exchange, request_id, date);
+    push_number(out, "openai-processing-ms", processing_ms);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The interim answer to `Expect: 100-continue`.
+pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+fn write_status(out: &mut Vec<u8>, status: u16) {
+    // An HTTP/1.0 client, too, is answered in the server's own version (RFC 9110, 6.2).
+    write!(out, "HTTP/1.1 {status} {}\r\n", reason(status)).expect("a Vec takes all");
+}
+
+fn write_common(out: &mut Vec<u8>, exchange: Exchange, request_id: &RequestId, date: &str) {
+    push_header(out, "date", date);
+    push_header(out, "x-request-id", request_id.as_str());
+    push_header(out, "access-control-allow-origin", "*");
+    push_header(
+        out,
+        "access-control-expose-headers",
+        "x-request-id, openai-processing-ms, retry-after",
+    );
+    if !exchange.keep_alive {
+        push_header(out, "connection", "close");
+    } else if exchange.is_http10 {
+        push_header(out, "connection", "keep-alive");
+    }
+}
+
+fn push_header(out: &mut Vec<u8>, name: &str, value: &str) {
+    debug_assert!(!value.contains(['\r', '\n']), "{name}: {value:?}");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
+    write!(out, "{name}: {value}\r\n").expect("a Vec takes all");
+}
+
+fn reason(status: u16) -> &'static str {
+    http::StatusCode::from_u16(status)
+        .ok()
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or("Unknown")
+}
+
+/// The id of a request: the client's own if it is fit for a header, else one of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestId {
+    text: String,
+    pub(crate) from_client: bool,
+}
+
+impl RequestId {
+    /// The most characters of a client's id that are kept.
+    const LONGEST: usize = 128;
+
+    /// Takes the client's id over, without what does not belong into a header or a JSON string;
+    /// makes one if nothing is left of it.
+    pub(crate) fn new(sent: Option<&[u8]>, ids: &mut Ids) -> Self {
+        let fit = |byte: &&u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        let text: String = sent
+            .unwrap_or_default()
+            .iter()
+            .filter(fit)
+            .take(Self::LONGEST)
+            .map(|&byte| char::from(byte))
+            .collect();
+        if text.is_empty() {
+            Self { text: ids.next("req_"), from_client: false }
+        } else {
+            Self { text, from_client: true }
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A source of ids that no other thread and no earlier run has used.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    random: llmsim_engine::seed::Generator,
+}
+
+impl Ids {
+    /// The source of one thread; `entropy` must differ between threads and runs.
+    pub(crate) fn new(entropy: u64) -> Self {
+        Self { random: llmsim_engine::seed::Seed::new(entropy).generator() }
+    }
+
+    /// `prefix` and 32 hexadecimal digits.
+    pub(crate) fn next(&mut self, prefix: &str) -> String {
+        let mut id = String::with_capacity(prefix.len() + 32);
+        id.push_str(prefix);
+        write!(id, "{:016x}{:016x}", self.random.next_u64(), self.random.next_u64())
+            .expect("a String takes all");
+        id
+    }
+}
+
+/// The time of day as HTTP's `date` header wants it.
+pub(crate) fn http_date(unix_seconds: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    // Days since 1970 to a civil date (H. Hinnant, "chrono-compatible low-level date algorithms"):
+    // years begin in March, so that the leap day is the last.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = (march_month + 2) % 12;
+    let year = year_of_era + era * 400 + u64::from(month < 2);
+    format!(
+        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
+        DAYS[(days % 7) as usize],
+        MONTHS[month as usize],
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_standard() {
+        // RFC 9110, 5.6.7, and `date -u -d @N`.
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(http_date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(http_date(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(http_date(4_107_542_400), "Mon, 01 Mar 2100 00:00:00 GMT");
+        assert_eq!(http_date(1_767_225_599), "Wed, 31 Dec 2025 23:59:59 GMT");
+    }
+
+    #[test]
+    fn a_clients_id_is_echoed_without_what_could_break_a_header() {
+        let mut ids = Ids::new(1);
+        let id = RequestId::new(Some(b"ab-1\r\nset-cookie: x\xff\""), &mut ids);
+        assert_eq!(id.as_str(), "ab-1set-cookie:x");
+        assert!(id.from_client);
+        let made = RequestId::new(Some(b" \t"), &mut ids);
+        assert!(made.as_str().starts_with("req_") && !made.from_client);
+        assert_ne!(RequestId::new(None, &mut ids), RequestId::new(None, &mut ids));
+        let long = RequestId::new(Some(&[b'a'; 1000]), &mut ids);
+        assert_eq!(long.as_str().len(), 128);
+    }
+
+    #[test]
+    fn a_whole_response_says_how_long_it_is() {
+        let mut out = Vec::new();
+        let exchange = Exchange { is_http10: false, keep_alive: false, head_only: true };
+        let id = RequestId::new(Some(b"r1"), &mut Ids::new(1));
+        let response = Response::json(404, b"{}".to_vec()).header("allow", "GET");
+        write(&mut out, &response, exchange, &id, 7, "D");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+             date: D\r\nx-request-id: r1\r\naccess-control-allow-origin: *\r\n\
+             access-control-expose-headers: x-request-id, openai-processing-ms, retry-after\r\n\
+             connection: close\r\nopenai-processing-ms: 7\r\nallow: GET\r\n\r\n"
+        );
+    }
+}

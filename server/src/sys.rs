@@ -1,0 +1,161 @@
+//! The few system calls that no safe crate in use wraps.
+//!
+//! Not a portability layer: Linux only. Every block says why it is sound; nothing here keeps a
+//! pointer or a descriptor beyond the call.
+
+use std::io::{self, Read as _};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use monoio::net::TcpStream;
+use socket2::SockRef;
+
+/// Sends what the socket takes now; never waits.
+///
+/// # Errors
+/// `WouldBlock` if it takes nothing; else the connection is broken.
+pub(crate) fn send(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    SockRef::from(&descriptor(stream))
+        .send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// Reads what has arrived; never waits, since all our sockets are non-blocking.
+///
+/// # Errors
+/// `WouldBlock` if nothing has; else the connection is broken.
+pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    (&*SockRef::from(&descriptor(stream))).read(buffer)
+}
+
+/// Tells the other side that nothing more will be sent.
+///
+/// # Errors
+/// The connection is broken already.
+pub(crate) fn close_write(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(&descriptor(stream)).shutdown(Shutdown::Write)
+}
+
+fn descriptor(stream: &TcpStream) -> BorrowedFd<'_> {
+    let raw = stream.as_raw_fd();
+    #[expect(unsafe_code, reason = "monoio's stream has AsRawFd but not AsFd")]
+    // SAFETY: `stream` owns the descriptor and closes it only when dropped; the result borrows
+    // `stream`, so it cannot outlive it.
+    unsafe {
+        BorrowedFd::borrow_raw(raw)
+    }
+}
+
+/// Lets this thread's timed waits end as close to their time as the kernel can (the default is
+/// 50 µs of slack; measured effect: median error 145 → 105 µs idle, 93 → 44 µs busy).
+pub(crate) fn smallest_timer_slack() {
+    #[expect(unsafe_code, reason = "prctl has no safe wrapper")]
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64);
+    }
+}
+
+/// Asks for real-time scheduling of this thread.
+///
+/// # Errors
+/// The kernel's refusal; without `CAP_SYS_NICE` or an rtprio limit that is the usual answer.
+pub(crate) fn realtime(priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    #[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper")]
+    // SAFETY: `param` lives across the call and is only read; pid 0 is the calling thread.
+    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) };
+    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets all other threads of the process go first.
+pub(crate) fn lowest_priority() {
+    #[expect(unsafe_code, reason = "setpriority has no safe wrapper")]
+    // SAFETY: three integers; on Linux PRIO_PROCESS with 0 means the calling thread. A refusal
+    // leaves the priority as it was, which is harmless.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, 10);
+    }
+}
+
+/// How often the kernel has taken the processor from this thread against its will.
+pub(crate) fn involuntary_switches() -> u64 {
+    #[expect(unsafe_code, reason = "getrusage has no safe wrapper")]
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct, and the kernel writes
+    // only into it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+/// A resource limit: what holds now, and how far an unprivileged process may raise it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
+}
+
+/// Raises the number of files that may be open to the hard limit, and returns what came of it.
+pub(crate) fn raise_open_files() -> Limit {
+    let before = limit(libc::RLIMIT_NOFILE);
+    let wanted = libc::rlimit { rlim_cur: before.hard, rlim_max: before.hard };
+    #[expect(unsafe_code, reason = "setrlimit has no safe wrapper")]
+    // SAFETY: `wanted` lives across the call and is only read.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const wanted);
+    }
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// How many bytes may be locked in memory: io_uring's rings count against it.
+pub(crate) fn locked_memory() -> Limit {
+    limit(libc::RLIMIT_MEMLOCK)
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> Limit {
+    let mut answer = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    #[expect(unsafe_code, reason = "getrlimit has no safe wrapper")]
+    // SAFETY: the kernel writes only into `answer`, which lives across the call.
+    unsafe {
+        libc::getrlimit(resource, &raw mut answer);
+    }
+    Limit { soft: answer.rlim_cur, hard: answer.rlim_max }
+}
+
+/// Keeps SIGINT and SIGTERM from killing the process, in this thread and all that it starts from
+/// now on, so that [`wait_for_stop_signal`] can fetch them.
+pub(crate) fn hold_stop_signals() {
+    let set = stop_signals();
+    #[expect(unsafe_code, reason = "pthread_sigmask has no safe wrapper")]
+    // SAFETY: `set` is initialised and only read; the old mask is not asked for.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Waits for SIGINT or SIGTERM, held by [`hold_stop_signals`], and returns which came.
+pub(crate) fn wait_for_stop_signal() -> i32 {
+    let set = stop_signals();
+    let mut signal = 0;
+    #[expect(unsafe_code, reason = "sigwait has no safe wrapper")]
+    // SAFETY: both pointers are to live locals; sigwait reads the first and writes the second.
+    unsafe {
+        libc::sigwait(&raw const set, &raw mut signal);
+    }
+    signal
+}
+
+fn stop_signals() -> libc::sigset_t {
+    #[expect(unsafe_code, reason = "signal sets have no safe wrapper")]
+    // SAFETY: sigemptyset initialises the set before anything reads it, and an all-zero value of
+    // that plain C struct is valid to begin with.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        set
+    }
+}
