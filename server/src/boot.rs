@@ -29,6 +29,7 @@ use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
 use crate::metrics::{self, Totals};
 use crate::ring::{Inbox, reports};
 use crate::served::{Home, Limits, Model, Served};
+use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
 use crate::topology::{self, Machine, Topology, Wishes};
 
@@ -46,6 +47,7 @@ pub struct Server {
     acceptor: Option<JoinHandle<()>>,
     boot_log: Vec<String>,
     journal: Option<JoinHandle<()>>,
+    step_writer: Option<StepWriter>,
     io_shards: Vec<Arc<IoShard>>,
     gpu_shards: Vec<Arc<GpuShard>>,
     /// In the order of the configuration.
@@ -109,6 +111,7 @@ impl Server {
             }
             None => (names.iter().map(|_| None).collect::<Vec<_>>(), None),
         };
+        let (mut taps, step_writer) = step_taps(&settings, &gpus, &names)?;
         let gpu_gauges: Vec<_> =
             names.into_iter().map(|(name, _)| (name, Arc::new(GpuGauges::default()))).collect();
 
@@ -153,6 +156,7 @@ impl Server {
                     served.models[gpus[gpu].model].spec.build(),
                     Arc::clone(&gpu_gauges[gpu].1),
                     journals[gpu].take(),
+                    taps[gpu].take(),
                 )
             };
             let gpu_thread = GpuThread {
@@ -232,6 +236,7 @@ impl Server {
             acceptor: Some(acceptor),
             boot_log: Vec::new(),
             journal,
+            step_writer,
             io_shards,
             gpu_shards,
             gpu_gauges,
@@ -288,8 +293,9 @@ impl Server {
             inbox.bell.ring();
         }
         self.gpu_threads.drain(..).for_each(join);
-        // The last GPU thread has closed the last journal.
+        // The last GPU thread has closed the last journal and the last tap.
         self.journal.take().into_iter().for_each(join);
+        self.step_writer.take().into_iter().for_each(StepWriter::join);
         self.totals()
     }
 }
@@ -309,6 +315,27 @@ fn gpus(config: &Config) -> Vec<Gpu> {
         }
     }
     gpus
+}
+
+/// A tap for each GPU and the thread that they lead to, if a step log or a trace is wanted.
+fn step_taps(
+    settings: &Settings,
+    gpus: &[Gpu],
+    names: &[(String, usize)],
+) -> Result<(Vec<Option<Tap>>, Option<StepWriter>), StartError> {
+    let named = gpus.iter().zip(names).map(|(gpu, (model, replica))| {
+        let blocks = usable_blocks(&settings.config.models[gpu.model].engine);
+        (format!("{model}/{replica}"), blocks)
+    });
+    let logs = &settings.logs;
+    let files = StepFiles::create(logs.step_log.as_deref(), logs.trace.as_deref(), named.collect())
+        .map_err(|message| StartError { message })?;
+    let Some(files) = files else {
+        return Ok((gpus.iter().map(|_| None).collect(), None));
+    };
+    let (writer, taps) = StepWriter::spawn(files)
+        .map_err(|why| StartError { message: format!("no thread for --step-log: {why}") })?;
+    Ok((taps.into_iter().map(Some).collect(), Some(writer)))
 }
 
 fn serve(config: Config, gpus: &[Gpu], topology: &Topology, limits: Limits) -> Served {

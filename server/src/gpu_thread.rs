@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use llmsim_engine::record::Note;
+use llmsim_engine::sim::scheduler::Recording;
 use llmsim_engine::sim::{Engine, Event, Job, Verdict, What};
 use llmsim_engine::units::{JobId, SimSpan, SimTime};
 
@@ -17,6 +19,7 @@ use crate::clock::Clock;
 use crate::journal::SeatJournal;
 use crate::metrics::record::{GpuGauges, GpuShard};
 use crate::ring::{Inbox, Order, Report, Reporter};
+use crate::step_writer::Tap;
 use crate::sys;
 
 /// Where a job's reports go: its id says so, and the engine never looks inside.
@@ -62,6 +65,7 @@ pub(crate) struct Seat {
     /// Something happened since the gauges were published.
     is_changed: bool,
     journal: Option<SeatJournal>,
+    tap: Option<Tap>,
 }
 
 impl Seat {
@@ -72,10 +76,14 @@ impl Seat {
     const QUANTUM: SimSpan = SimSpan::from_us(200);
 
     pub(crate) fn new(
-        engine: Engine,
+        mut engine: Engine,
         gauges: Arc<GpuGauges>,
         journal: Option<SeatJournal>,
+        tap: Option<Tap>,
     ) -> Self {
+        if tap.is_some() {
+            engine.record_steps(Recording::On);
+        }
         let quantum = match engine {
             Engine::FixedRate(_) => Self::QUANTUM,
             _ => SimSpan::ZERO,
@@ -89,6 +97,7 @@ impl Seat {
             gauges,
             is_changed: false,
             journal,
+            tap,
         }
     }
 
@@ -105,15 +114,23 @@ impl Seat {
         if let Some(journal) = &mut self.journal {
             journal.advance(now, &events[before..]);
         }
+        if let Some(tap) = &mut self.tap {
+            events[before..].iter().for_each(|event| tap.note(Note::Happened(*event)));
+        }
     }
 
     fn submit(&mut self, at: SimTime, job: Job) -> Report {
         if let Some(journal) = &mut self.journal {
             journal.inputs.submit(at, &job);
         }
-        let id = job.id;
+        let (id, prompt) = (job.id, job.prompt);
         match self.engine.submit(at, job) {
-            Verdict::Queued => Report::Queued(id),
+            Verdict::Queued => {
+                if let Some(tap) = &mut self.tap {
+                    tap.note(Note::Arrived { at, job: id, prompt });
+                }
+                Report::Queued(id)
+            }
             Verdict::Refused(why) => {
                 if let Some(journal) = &mut self.journal {
                     journal.refuse(at, id, why);
@@ -127,6 +144,9 @@ impl Seat {
         if let Some(journal) = &mut self.journal {
             journal.inputs.cancel(at, id);
         }
+        if let Some(tap) = &mut self.tap {
+            tap.note(Note::Cancelled { at, job: id });
+        }
         self.engine.cancel(at, id);
     }
 
@@ -135,6 +155,13 @@ impl Seat {
             journal.inputs.reset_prefix_cache(at);
         }
         self.engine.reset_prefix_cache(at);
+    }
+
+    /// Hands the steps that ended to whoever writes them down.
+    fn tell_steps(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.flush(self.told, &mut self.engine);
+        }
     }
 }
 
@@ -164,12 +191,14 @@ impl GpuThread {
             for reporter in &mut self.reporters {
                 reporter.deliver();
             }
+            self.seats.iter_mut().for_each(Seat::tell_steps);
             let deadline = self.deadline();
             pause.until(deadline, self.clock, &self.inbox, &self.shard);
         }
         // Cancellations of streams that were cut belong into the journal.
         self.take_orders(&mut events);
         self.advance(&mut events);
+        self.seats.iter_mut().for_each(Seat::tell_steps);
     }
 
     fn take_orders(&mut self, events: &mut Vec<Event>) {

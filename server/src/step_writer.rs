@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 
 use llmsim_engine::record::trace::{Gpu, Trace};
 use llmsim_engine::record::{GpuName, Note, step_log};
-use llmsim_engine::sim::Engine;
 use llmsim_engine::sim::scheduler::StepLog;
+use llmsim_engine::sim::{Engine, EngineSpec};
 use llmsim_engine::units::{Blocks, SimTime};
 
 /// What one simulated GPU did since its last batch.
@@ -42,6 +42,14 @@ impl Batch {
         self.notes.clear();
         self.missing_steps = 0;
         self.missing_notes = false;
+    }
+}
+
+/// The blocks that a GPU with this engine can hand out: block 0 is a placeholder.
+pub fn usable_blocks(engine: &EngineSpec) -> Blocks {
+    match engine {
+        EngineSpec::Scheduler(spec) => Blocks::new(spec.num_blocks.get().saturating_sub(1)),
+        EngineSpec::Instant | EngineSpec::FixedRate(_) => Blocks::ZERO,
     }
 }
 
@@ -325,11 +333,11 @@ mod tests {
     use std::sync::{Arc, Condvar, Mutex};
 
     use super::*;
+    use llmsim_engine::sim::Job;
     use llmsim_engine::sim::scheduler::cost::StepCost;
     use llmsim_engine::sim::scheduler::{
         FreedBlocks, Policy, Recording, SchedulerSpec, Scheduling,
     };
-    use llmsim_engine::sim::{EngineSpec, Job};
     use llmsim_engine::units::{JobId, SimSpan, Tokens};
 
     /// A disk in memory, whose owner decides when it takes anything.
