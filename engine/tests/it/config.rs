@@ -1,5 +1,7 @@
 //! The two configuration files: what is refused, with which words, and what everything means.
 
+use std::collections::BTreeSet;
+
 use llmsim_engine::config::{self, Basis, Config, Problem, Problems, Source};
 use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::sim::EngineSpec;
@@ -500,4 +502,19 @@ fn damaged_files_are_refused_in_their_place_or_taken_but_never_stop_the_program(
         }
     }
     assert!(refused > 3000, "{refused}: the damage was too gentle");
+}
+
+#[test]
+fn the_builtin_conversation_has_over_a_thousand_different_answers() {
+    let text = include_str!("../../../defaults/responses.yml");
+    good(load(BUILTIN_MODELS, text));
+    let file: serde_yaml::Value = serde_yaml::from_str(text).unwrap();
+    let entries = file["responses"].as_sequence().unwrap().iter().chain([&file["default"]]);
+    let answers: BTreeSet<&str> = entries
+        .flat_map(|entry| {
+            let variants = entry["variants"].as_sequence().into_iter().flatten();
+            variants.chain([&entry["content"]]).filter_map(serde_yaml::Value::as_str)
+        })
+        .collect();
+    assert!(answers.len() >= 1000, "{}", answers.len());
 }
