@@ -1,5 +1,9 @@
 //! Integration tests of the engine: one binary, features told as stories.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read case files and settings; the core does not"
+)]
 
 mod config;
 

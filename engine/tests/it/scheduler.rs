@@ -385,7 +385,7 @@ fn chain(content: &[(String, u32)], salt: &str, block_size: u32) -> Vec<BlockHas
     let tokens = content.iter().flat_map(|(name, length)| (0..*length).map(move |at| (name, at)));
     for (count, (name, at)) in tokens.enumerate() {
         key = key.with(format!("{name}:{at}").as_bytes());
-        if (count as u32 + 1) % block_size == 0 {
+        if (count as u32 + 1).is_multiple_of(block_size) {
             keys.push(BlockHash(key.value()));
         }
     }

@@ -133,7 +133,7 @@ impl Workload {
             while random.below(3) > 0 && input.at > now {
                 // Inputs at an instant come before it is polled for.
                 let span = (input.at - now).as_ns();
-                now = now + SimSpan::from_ns(random.below(span));
+                now += SimSpan::from_ns(random.below(span));
                 poll(&mut engine, &mut journal, now);
                 if now + SimSpan::from_ns(1) >= input.at {
                     break;
