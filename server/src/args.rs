@@ -24,6 +24,8 @@ pub enum Command {
     Check(Files),
     /// Print a built-in file.
     PrintConfig(String),
+    /// Print what a `models.yml` can name.
+    Presets,
     /// Run arrivals through the engines in virtual time.
     Simulate(commands::simulate::Options),
 }
@@ -179,7 +181,12 @@ pub fn parse() -> Command {
 /// Without a subcommand it serves. Wherever a config file is asked for, `builtin:NAME` names a
 /// built-in one. Each `[VARIABLE]` is read if its flag is not given; an empty one counts as unset.
 #[derive(Debug, Parser)]
-#[command(name = "llmsimulator", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "llmsimulator",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = AFTER_HELP
+)]
 struct LowArgs {
     #[command(subcommand)]
     task: Option<Task>,
@@ -270,6 +277,15 @@ struct LowArgs {
     trace: Option<PathBuf>,
 }
 
+const AFTER_HELP: &str = "\
+What GET /metrics/summary remembers of each model has variables only:
+  LLM_SIM_SUMMARY_REQUEST_SAMPLES  requests whose values are kept [default: 10000]
+  LLM_SIM_SUMMARY_TOKEN_SAMPLES    tokens whose ITL and lag are kept [default: 100000]
+  LLM_SIM_SUMMARY_RATE_SECONDS     seconds that throughput is averaged over [default: 60]
+
+A TIME is 30s, 500ms or 2m; a bare number is in seconds. The format of the config files is in
+docs/schema.md.";
+
 #[derive(Debug, Args)]
 struct LowFiles {
     /// Which models there are and how fast they answer [default: builtin:models] [LLM_SIM_MODELS]
@@ -283,6 +299,9 @@ struct LowFiles {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// List the GPUs, models and engine classes that a models.yml can name.
+    Presets,
+
     /// Run a list of arrivals through the same engines in virtual time, and print per-request
     /// latencies as JSON lines.
     Simulate {
@@ -305,9 +324,13 @@ impl Command {
         if let Some(name) = low.print_config {
             return Ok(Self::PrintConfig(name));
         }
-        if let Some(Task::Simulate { files, arrivals }) = low.task {
-            let files = from.files(files)?;
-            return Ok(Self::Simulate(commands::simulate::Options { files, arrivals }));
+        match low.task {
+            Some(Task::Presets) => return Ok(Self::Presets),
+            Some(Task::Simulate { files, arrivals }) => {
+                let files = from.files(files)?;
+                return Ok(Self::Simulate(commands::simulate::Options { files, arrivals }));
+            }
+            None => {}
         }
         if low.check {
             return Ok(Self::Check(from.files(low.files)?));

@@ -31,8 +31,8 @@ pub struct ModelSpec {
     /// How many simulated GPUs (or groups of `tensor_parallel_size` GPUs) serve it, each with its
     /// own engine.
     pub replicas: u16,
-    /// Time that each request takes outside the engine: half before it is queued, half after its
-    /// last token.
+    /// Time between a request's arrival and its place in the engine's queue: what a server spends
+    /// on it outside of steps.
     pub request_overhead: SimSpan,
     /// What a scheduler model's settings were worked out from; `None` for the other engines.
     pub basis: Option<Basis>,

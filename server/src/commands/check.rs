@@ -78,7 +78,11 @@ fn scheduler(spec: &SchedulerSpec, model: &ModelSpec, out: &mut String) -> std::
         usable as f64 / f64::from(spec.max_model_len.get()),
     )?;
     if model.request_overhead > SimSpan::ZERO {
-        writeln!(out, "  {} per request outside the engine", model.request_overhead)?;
+        writeln!(
+            out,
+            "  {} from a request's arrival to the engine's queue",
+            model.request_overhead
+        )?;
     }
     Ok(())
 }

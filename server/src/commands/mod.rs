@@ -1,6 +1,7 @@
 //! The commands that do not serve: each reads, prints and ends.
 
 pub mod check;
+pub mod presets;
 pub mod simulate;
 
 use std::io::Write as _;
@@ -22,6 +23,7 @@ pub fn run(command: Command) -> Result<ExitCode, Box<crate::args::Settings>> {
         Command::Serve(settings) => return Err(settings),
         Command::Check(files) => check::run(&files),
         Command::PrintConfig(name) => print_config(&name),
+        Command::Presets => Ok(presets::run()),
         Command::Simulate(options) => simulate::run(&options),
     };
     Ok(match done {

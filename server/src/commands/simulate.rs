@@ -74,23 +74,16 @@ fn one_gpu(
     arrivals: &[Arrival],
     results: &mut [Option<JobResult>],
 ) {
-    let before = half(spec.request_overhead).0;
     let inputs = dealt.filter_map(|index| {
         let arrival = &arrivals[index];
         let job = arrival.job(index, spec)?;
-        Some(Input { at: arrival.at + before, what: Arrives::Submit(job) })
+        Some(Input { at: arrival.at + spec.request_overhead, what: Arrives::Submit(job) })
     });
     let mut engine = spec.engine.build();
     for result in virtual_time::results(&mut engine, inputs) {
         // Ids are indices into the arrivals.
         results[result.job.0 as usize] = Some(result);
     }
-}
-
-/// The time that a request takes before its queue and after each of its tokens: a half each.
-fn half(overhead: SimSpan) -> (SimSpan, SimSpan) {
-    let before = SimSpan::from_ns(overhead.as_ns() / 2);
-    (before, overhead - before)
 }
 
 /// A line of the arrivals.
@@ -302,9 +295,9 @@ fn write_result(
         Outcome::Unfinished | Outcome::Cancelled => write!(out, ",\"finish\":null")?,
     }
     write!(out, ",\"cached_tokens\":{},\"preemptions\":{}", result.cached, result.preemptions)?;
-    let (before, after) = half(spec.request_overhead);
-    let ttft = result.ttft().map(|ttft| ttft + before + after);
-    let e2e = result.e2e().map(|e2e| e2e + before + after);
+    // The engine counts from when the request reached its queue.
+    let ttft = result.ttft().map(|ttft| spec.request_overhead + ttft);
+    let e2e = result.e2e().map(|e2e| spec.request_overhead + e2e);
     let queue = result.admitted.map(|admitted| admitted - result.arrived);
     let longest = (result.tokens.get() > 1).then_some(result.longest_gap);
     for (key, span) in [
@@ -376,7 +369,7 @@ models:
 
     #[test]
     fn a_fixed_rate_request_takes_what_its_rates_say() {
-        // Half of 3 ms, 2 ms, 50 tokens at 10 per ms, and the other half: 10 ms to the first token;
+        // 3 ms, 2 ms, and 50 tokens at 10 per ms: 10 ms to the first token;
         // then one every 4 ms. The answer of 5 tokens ends by itself, that of 3 is cut.
         check(
             "{\"arrival_ms\": 7, \"model\": \"fixed\", \"prompt_tokens\": 50, \"output_tokens\": 5, \"max_tokens\": 9}

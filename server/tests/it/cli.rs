@@ -1,0 +1,213 @@
+//! The command line as a user meets it: a process, its output and its exit code.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn llmsimulator() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmsimulator"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LLM_SIM_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    llmsimulator().args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A directory that is gone at the end of the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("llmsim-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn both_broken_files_are_told_at_once_and_nothing_starts() {
+    let directory = Directory::new("broken");
+    let models = directory.file("models.yml", "models:\n  - name: a\n    contxt_length: 5\n");
+    let responses = directory.file("responses.yml", "default: { content: \"{who}\" }\n");
+    for extra in [&[][..], &["--check"]] {
+        let arguments = [&["--models", &models, "--responses", &responses, "--port", "0"], extra];
+        let output = run(&arguments.concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(stdout(&output), "");
+        let told = stderr(&output);
+        for words in [
+            "3 problems in the configuration",
+            &format!("{models}:2:5: models[0]: `context_length` is missing"),
+            &format!("{models}:3:5: models[0]: unknown key `contxt_length`"),
+            "did you mean `context_length`?",
+            &format!("{responses}:1:21: default.content: unknown placeholder `{{who}}`"),
+        ] {
+            assert!(told.contains(words), "{words}\n{told}");
+        }
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_told_at_once() {
+    let output = run(&["--models", "no/models.yml", "--responses", "builtin:nothing"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = stderr(&output);
+    assert!(told.contains("no/models.yml: cannot be read: No such file"), "{told}");
+    assert!(told.contains("no built-in file `nothing`"), "{told}");
+}
+
+#[test]
+fn check_prints_what_followed() {
+    let output = run(&["--check"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.starts_with("builtin:models and builtin:responses are valid\n"), "{text}");
+    for words in [
+        "first token after 2ms + prompt / 100000 tokens/s, then one every 4.000 ms",
+        // 80 GiB x 0.92 less 15.2 GB is room for 69,566 blocks of 917,504 B, one a placeholder.
+        "capacity   1113040 tokens in 69565 blocks of 16 (what the weights leave)",
+        "tiny-mock: context 8192 tokens\n  instant: every token at once",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+}
+
+#[test]
+fn a_printed_builtin_is_a_file_to_start_from() {
+    let directory = Directory::new("print");
+    for name in llmsim_defaults::names() {
+        let output = run(&["--print-config", name]);
+        assert_eq!(output.status.code(), Some(0));
+        let text = stdout(&output);
+        assert_eq!(Some(text.as_str()), llmsim_defaults::builtin(name));
+        let file = directory.file(&format!("{name}.yml"), &text);
+        let flag = if name == "models" { "--models" } else { "--responses" };
+        assert_eq!(run(&["--check", flag, &file]).status.code(), Some(0), "{name}");
+    }
+    let unknown = run(&["--print-config", "modles"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("there are models, responses, bench-responses"));
+}
+
+#[test]
+fn a_variable_stands_in_for_its_flag_unless_it_is_empty() {
+    let check = |value: &str, arguments: &[&str]| {
+        llmsimulator().env("LLM_SIM_MODELS", value).arg("--check").args(arguments).output().unwrap()
+    };
+    assert_eq!(check("", &[]).status.code(), Some(0));
+    let output = check("no/such.yml", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("no/such.yml: cannot be read"));
+    assert_eq!(check("no/such.yml", &["--models", "builtin:models"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_config_json_is_read_from_the_working_directory() {
+    let directory = Directory::new("hf");
+    directory.file(
+        "config.json",
+        r#"{"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "vocab_size": 128256, "intermediate_size": 14336,
+            "max_position_embeddings": 131072}"#,
+    );
+    directory.file(
+        "models.yml",
+        "models: [{ name: m, engine: scheduler, hardware: h200, hf_config: config.json }]",
+    );
+    let check = |working: &Path| {
+        let models = directory.0.join("models.yml");
+        let mut command = llmsimulator();
+        command.current_dir(working).arg("--check").arg("--models").arg(models);
+        command.output().unwrap()
+    };
+    let output = check(&directory.0);
+    assert!(stdout(&output).contains("131,072 B per token"), "{output:?}");
+    let output = check(Path::new("/"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("config.json: cannot be read"), "{output:?}");
+}
+
+#[test]
+fn simulate_gives_the_same_bytes_each_time_and_reads_standard_input() {
+    let directory = Directory::new("simulate");
+    let mut lines = String::new();
+    for i in 0..200 {
+        let model = if i % 3 == 0 { "qwen-mock" } else { "qwen-mock-batched" };
+        let (at, prompt) = (i * 7 % 100, 100 + i * 37 % 900);
+        lines += &format!(
+            "{{\"arrival_ms\":{at},\"model\":\"{model}\",\"prompt_tokens\":{prompt},\
+             \"output_tokens\":20}}\n"
+        );
+    }
+    let file = directory.file("arrivals.jsonl", &lines);
+    let from_file = run(&["simulate", "--arrivals", &file]);
+    assert_eq!(from_file.status.code(), Some(0), "{from_file:?}");
+    assert_eq!(stdout(&from_file).lines().count(), 200);
+
+    let mut child = llmsimulator()
+        .args(["simulate", "--models", "builtin:models", "--arrivals", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, from_file.stdout);
+
+    let bad = directory.file("bad.jsonl", "{\"arrival_ms\": 0}\n");
+    let output = run(&["simulate", "--arrivals", &bad]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("bad.jsonl:1: `model` is missing"), "{output:?}");
+}
+
+#[test]
+fn presets_lists_what_a_file_can_name() {
+    let text = stdout(&run(&["presets"]));
+    for words in ["h100-80gb-sxm", "llama-3.1-8b", "vllm-v1-hopper-bf16", "mi300x"] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+}
+
+#[test]
+fn help_names_every_flag_of_the_manual_with_its_variable() {
+    let text = stdout(&run(&["--help"]));
+    for words in [
+        "--models <FILE>",
+        "[default: builtin:models]",
+        "LLM_SIM_RESPONSES",
+        "LLM_SIM_HOST",
+        "LLM_SIM_PORT",
+        "--print-config <NAME>",
+        "--check",
+        "simulate",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    assert!(stdout(&run(&["--version"])).starts_with("llmsimulator "));
+    assert_eq!(run(&["--nonsense"]).status.code(), Some(2));
+}
