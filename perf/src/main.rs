@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod drain;
 mod lag;
+mod matching;
 mod raw;
 mod sys;
 mod target;
@@ -25,10 +26,13 @@ struct Args {
 enum Measurement {
     /// Token lag with all streams in one step, beside a bare loop of send() over as many sockets.
     Lag(lag::Args),
+    /// What deciding an answer costs: matching, tokenising and hashing of short and long messages.
+    Matching(matching::Args),
 }
 
 fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
         Measurement::Lag(args) => lag::run(&args),
+        Measurement::Matching(args) => matching::run(&args),
     }
 }
