@@ -192,14 +192,14 @@ impl Hardware {
         let name = Placed { value: entry.key, at: entry.key_at, path: entry.value.path.clone() };
         let mut fields = entry.value.fields(report)?;
         let profile = Self {
-            hbm_gib: fields.number(report, "hbm_gib", &["memory_gib"], Range::Positive),
+            hbm_gib: fields.number(report, "hbm_gib", &[], Range::Positive),
             memory_bandwidth_gbps: fields.number(
                 report,
                 "memory_bandwidth_gbps",
-                &["bandwidth_gbps"],
+                &[],
                 Range::Positive,
             ),
-            peak_tflops: fields.number(report, "peak_tflops", &["bf16_tflops"], Range::Positive),
+            peak_tflops: fields.number(report, "peak_tflops", &[], Range::Positive),
             fp8_tflops: fields.number(report, "fp8_tflops", &[], Range::Positive),
             fp4_tflops: fields.number(report, "fp4_tflops", &[], Range::Positive),
             link_gbps: fields.number(report, "link_gbps", &[], Range::Positive),
@@ -313,11 +313,11 @@ impl Weights {
         let weights = Self {
             at: section.at,
             path: section.path.clone(),
-            gib: section.number(report, "gib", &["size_gib", "weights_gib"], Range::Positive),
+            gib: section.number(report, "gib", &[], Range::Positive),
             parameters_billion: section.number(
                 report,
                 "parameters_billion",
-                &["params_billion", "params_b", "total_params_billion"],
+                &["params_billion"],
                 Range::Positive,
             ),
             active_parameters_billion: section.number(
@@ -344,7 +344,7 @@ impl KvCache {
             at: section.at,
             path: section.path.clone(),
             bytes_per_token: section.whole(report, "bytes_per_token", &[], 1..=1 << 40),
-            gib: section.number(report, "gib", &["size_gib"], Range::Positive),
+            gib: section.number(report, "gib", &[], Range::Positive),
         };
         section.close(report, belongs);
         kv_cache
@@ -452,8 +452,8 @@ impl Efficiency {
         let mut number =
             |name, aliases: &[&'static str], range| section.number(report, name, aliases, range);
         let efficiency = Self {
-            compute: number("compute", &["compute_efficiency"], Range::Share),
-            memory: number("memory", &["memory_efficiency", "memory_bandwidth"], Range::Share),
+            compute: number("compute", &[], Range::Share),
+            memory: number("memory", &[], Range::Share),
             weight_bandwidth: number("weight_bandwidth", &["mbu"], Range::Share),
             linear_compute: number("linear_compute", &["mfu"], Range::Share),
             kv_bandwidth: number("kv_bandwidth", &["mbu_kv"], Range::Share),
