@@ -132,9 +132,13 @@ pub struct TargetArgs {
     /// Seconds allowed to open a connection.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub connect_timeout: f64,
-    /// Run against the engine in virtual time instead of a server: nothing is sent.
-    #[arg(long, value_name = "MODELS.YML")]
-    pub simulate: Option<PathBuf>,
+    /// Run against the engine of this models.yml (or builtin:models) in virtual time: nothing is
+    /// sent.
+    #[arg(long, value_name = "MODELS")]
+    pub simulate: Option<String>,
+    /// Answers of the virtual server.
+    #[arg(long, value_name = "FILE", default_value = "builtin:bench-responses")]
+    pub simulate_responses: String,
     /// Do not look for the server's own metrics.
     #[arg(long)]
     pub no_server_metrics: bool,

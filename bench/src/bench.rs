@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use llmsim_engine::config::Source;
 use llmsim_engine::seed::Seed;
 
 use crate::args::{BenchArgs, Format};
@@ -16,9 +17,10 @@ use crate::report::json::Environment;
 use crate::report::{Done, Measured, console, json};
 use crate::result::{Level, Summary};
 use crate::run::{Context, LevelSpec, measure, warm_up};
-use crate::selftest::Stamp;
+use crate::selftest::{self, Stamp};
 use crate::settings::{LevelSetting, Settings};
 use crate::target::http::Client;
+use crate::target::simulated::Simulated;
 
 /// Runs what `args` ask for.
 ///
@@ -105,14 +107,46 @@ impl Session {
     }
 
     fn levels(&mut self, api_key: Option<&str>) -> Result<(), String> {
-        if let Some(sweep) = self.settings.sweep {
-            println!("{}", console::sweep_columns(sweep));
+        if let Some((models, responses)) = self.settings.simulate.clone() {
+            return self.simulated_levels(&models, &responses);
         }
         let driver = self.settings.io_driver;
         crate::runtime::block_on(driver, async |driver| {
             driver.clone_into(&mut self.environment.io_driver);
             self.http_levels(api_key).await
         })?
+    }
+
+    fn simulated_levels(&mut self, models: &str, responses: &str) -> Result<(), String> {
+        let source = |option: &str, name: &str| {
+            llmsim_defaults::read(name)
+                .map(|file| Source::new(file.name, file.text))
+                .map_err(|error| format!("{option}: {error}"))
+        };
+        let models = source("--simulate", models)?;
+        let responses = source("--simulate-responses", responses)?;
+        let target = Simulated::new(&models, &responses, &self.settings.model)?;
+        if let Some(sweep) = self.settings.sweep {
+            println!("{}", console::sweep_columns(sweep));
+        }
+        for (number, setting) in (0..).zip(self.settings.levels.clone()) {
+            let level = target.measure(
+                &self.settings.workload,
+                &LevelSpec {
+                    number,
+                    load: setting.load.clone(),
+                    extent: setting.extent,
+                    seed: Seed::new(self.settings.seed),
+                },
+            );
+            let outcome = Ok(conclude_level(&self.settings, level, ServerSide::Skipped));
+            let done = Done { setting, outcome };
+            if let Some(sweep) = self.settings.sweep {
+                println!("{}", console::sweep_row(sweep, &done));
+            }
+            self.done.push(done);
+        }
+        Ok(())
     }
 
     async fn http_levels(&mut self, api_key: Option<&str>) -> Result<(), String> {
@@ -122,6 +156,15 @@ impl Session {
         let client = Client::start(clock, &settings.url, settings.timeouts, Arc::clone(&live))?;
         let workload = Arc::new(settings.workload.clone());
         let context = Context { clock, client, workload, live: Arc::clone(&live) };
+        if settings.selftest {
+            self.stamp = self.selftest().await;
+            if let (Some(stamp), true) = (&self.stamp, settings.sweep.is_some()) {
+                println!("self-test: {}", stamp.line());
+            }
+        }
+        if let Some(sweep) = self.settings.sweep {
+            println!("{}", console::sweep_columns(sweep));
+        }
         let style = Style::for_stderr(settings.report.progress);
         let _progress = Progress::start(clock, Arc::clone(&live), style);
         for (number, setting) in (0..).zip(settings.levels.clone()) {
@@ -137,6 +180,25 @@ impl Session {
             self.done.push(done);
         }
         Ok(())
+    }
+
+    /// The client's own error under about this load; a failed self-test is no reason not to measure.
+    async fn selftest(&self) -> Option<Stamp> {
+        let settings = &self.settings;
+        let streams = settings.levels.iter().map(|level| in_flight(settings, level)).max();
+        let setup = selftest::Setup {
+            // More tell nothing new about the client, and the test would take longer than the run.
+            concurrency: streams.unwrap_or(8).clamp(8, 1024),
+            tokens_per_second: 100.0,
+            tokens: 50,
+        };
+        match selftest::run(setup).await {
+            Ok(stamp) => Some(stamp),
+            Err(why) => {
+                eprintln!("note: {why}");
+                None
+            }
+        }
     }
 
     async fn http_level(
@@ -175,8 +237,6 @@ impl Session {
             number,
             load: setting.load.clone(),
             extent: setting.extent,
-            warmup: setting.warmup,
-            connections: settings.connections,
             seed: Seed::new(settings.seed),
         };
         let level = measure(context, &spec).await;

@@ -42,7 +42,8 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match &args.command {
         None => bench::run(&args.bench),
-        Some(Command::Selftest(_) | Command::Reference(_)) => Err("not yet".to_owned()),
+        Some(Command::Selftest(args)) => selftest::main(args),
+        Some(Command::Reference(args)) => selftest::serve(args),
     };
     match outcome {
         Ok(code) => code,

@@ -14,6 +14,8 @@ pub struct Record {
     pub scheduled: SimTime,
     /// When its bytes were handed to the socket; `None` if it never got so far.
     pub sent: Option<SimTime>,
+    /// The client's port of the connection that it was sent on; 0 if it was not sent.
+    pub local_port: u16,
     /// Time spent on opening a connection for it, if none was idle.
     pub connect: Option<SimSpan>,
     /// When the response's head was complete.
@@ -210,6 +212,7 @@ impl Record {
             index,
             scheduled,
             sent: None,
+            local_port: 0,
             connect: None,
             headers: None,
             output: Output::default(),

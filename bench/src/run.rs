@@ -34,10 +34,6 @@ pub struct LevelSpec {
     pub load: Load,
     /// Where it ends.
     pub extent: Extent,
-    /// Unmeasured requests before.
-    pub warmup: u32,
-    /// Connections to open before.
-    pub connections: Option<u32>,
     /// Seed of the arrivals.
     pub seed: Seed,
 }

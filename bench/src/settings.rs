@@ -40,8 +40,8 @@ pub struct Settings {
     pub seed: u64,
     /// Connections opened before.
     pub connections: Option<u32>,
-    /// Virtual target.
-    pub simulate: Option<PathBuf>,
+    /// Virtual target: its models and responses.
+    pub simulate: Option<(String, String)>,
     /// Goodput.
     pub goals: Option<Goals>,
     /// Run the self-test first.
@@ -144,7 +144,11 @@ impl Settings {
             workload,
             seed: args.load.seed,
             connections: args.load.connections,
-            simulate: args.target.simulate.clone(),
+            simulate: args
+                .target
+                .simulate
+                .clone()
+                .map(|models| (models, args.target.simulate_responses.clone())),
             goals: goals(&args.report.goodput)?,
             cpus: args.target.cpus.clone(),
             io_driver: args.target.io_driver,

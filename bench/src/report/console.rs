@@ -47,7 +47,7 @@ pub fn heading(settings: &Settings, level: &LevelSetting, planned: Option<u32>) 
         let _ = write!(extent, "{joint}{lasts} s");
     }
     let target = match &settings.simulate {
-        Some(models) => format!("virtual time, {}", models.display()),
+        Some((models, _)) => format!("virtual time, {models}"),
         None => settings.api_root.to_string(),
     };
     format!(
@@ -175,6 +175,9 @@ fn client(out: &mut String, summary: &Summary, stamp: Option<&Stamp>) {
 
 fn server_line(out: &mut String, settings: &Settings, summary: &Summary, server: &ServerSide) {
     let Some(url) = &settings.server_metrics else { return };
+    if settings.simulate.is_some() {
+        return;
+    }
     match server {
         ServerSide::Skipped => {}
         ServerSide::NotAvailable(why) => {

@@ -68,6 +68,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
+    local_port: u16,
     buffer: Vec<u8>,
 }
 
@@ -170,6 +171,7 @@ impl Client {
         let exact = request.exact;
         let mut connection = self.connection(watch, record).await?;
         watch.set(self.clock.now() + self.timeouts.silence);
+        record.local_port = connection.local_port;
         record.sent = Some(self.clock.now());
         let written = watch.guard(connection.stream.write_all(request.bytes)).await;
         let (written, bytes) = written.map_err(|why| self.stopped(why, record))?;
@@ -221,7 +223,9 @@ impl Client {
                     // Without it Nagle's algorithm delays the second part of a request.
                     let _ = stream.set_nodelay(true);
                     self.opened.set(self.opened.get() + 1);
-                    return Ok(Connection { stream, buffer: Vec::with_capacity(READ_BYTES) });
+                    let local_port = stream.local_addr().map_or(0, |address| address.port());
+                    let buffer = Vec::with_capacity(READ_BYTES);
+                    return Ok(Connection { stream, local_port, buffer });
                 }
                 Ok(Err(error)) => problem = Some(format!("{address}: {error}")),
                 Err(Stopped::Interrupted) => return Err(Broken::Interrupted),
@@ -390,7 +394,7 @@ impl Answer {
     ///
     /// # Errors
     /// The failure that this is, unless it is the proper end.
-    fn closed(&mut self) -> Result<(), Failure> {
+    pub fn closed(&mut self) -> Result<(), Failure> {
         if self.reader.untouched() {
             let detail = "connection closed before an answer";
             return Err(Failure::new(FailureClass::Connect, detail));
@@ -410,7 +414,7 @@ impl Answer {
     ///
     /// # Errors
     /// The failure that this answer is.
-    fn finish(&mut self, record: &Record) -> Result<String, Failure> {
+    pub fn finish(&mut self, record: &Record) -> Result<String, Failure> {
         let Some(head) = self.reader.head() else {
             return Err(Failure::new(FailureClass::Malformed, "no head"));
         };

@@ -82,17 +82,6 @@ pub enum Phase {
     Measured,
 }
 
-/// A request by its sizes, for a virtual target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sketch {
-    /// The prompt's text, as far as there is one.
-    pub text: String,
-    /// The most output tokens.
-    pub max_tokens: Option<u32>,
-    /// Prompt tokens that a prefix cache should hold.
-    pub expected_cached: Option<u32>,
-}
-
 impl Workload {
     /// Requests that the source has of itself; `None` if it never ends.
     pub fn natural_count(&self) -> Option<u32> {
@@ -144,12 +133,6 @@ impl Workload {
             exact: self.ignore_eos,
             expected_cached,
         }
-    }
-
-    /// The sizes of a request.
-    pub fn sketch(&self, number: Number) -> Sketch {
-        let (content, max_tokens, expected_cached) = self.content(number);
-        Sketch { text: content.text(), max_tokens, expected_cached }
     }
 
     fn content(&self, number: Number) -> (Content, Option<u32>, Option<u32>) {
@@ -253,10 +236,11 @@ mod tests {
         workload.prefix = "[short] ".into();
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..200 {
-            let sketch = workload.sketch(number(0, Phase::Measured, index));
-            let tokens = prompt::count([Message { role: "user", content: &sketch.text }]).get();
+            let (content, _, _) = workload.content(number(0, Phase::Measured, index));
+            let Content::Text(text) = content else { panic!("a text") };
+            let tokens = prompt::count([Message { role: "user", content: &text }]).get();
             assert!((40..=60).contains(&tokens), "{tokens}");
-            assert!(sketch.text.starts_with("[short] "));
+            assert!(text.starts_with("[short] "));
             seen.insert(tokens);
         }
         assert_eq!(seen.len(), 21, "every length occurs");

@@ -22,13 +22,6 @@ impl Content {
             other => other.clone(),
         }
     }
-
-    /// The text, or the JSON where there is no single text.
-    pub fn text(self) -> String {
-        match self {
-            Self::Text(text) | Self::Messages(text) | Self::Body(text) => text,
-        }
-    }
 }
 
 /// Everything of a request that does not depend on the prompt.

@@ -1,1 +1,7 @@
-//! Integration tests: real sockets, real clients.
+//! The load generator from outside: its definitions on scripted bytes, its failure classes on
+//! scripted servers, its program on the command line.
+
+mod definitions;
+mod failures;
+mod program;
+mod server;

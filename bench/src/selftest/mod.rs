@@ -1,0 +1,240 @@
+//! What the client itself adds, measured against an in-process stream of known timing.
+//!
+//! Client and reference share one clock and the records of both are joined chunk by chunk, so the
+//! reference's own lateness is not blamed on the client. The invariant: the client runs the same
+//! code here as against a real server.
+
+pub mod reference;
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use llmsim_engine::seed::Seed;
+use llmsim_engine::units::{SimSpan, SimTime};
+use serde::Serialize;
+
+use crate::args::{ReferenceArgs, SelftestArgs};
+use crate::clock::Clock;
+use crate::http::url::Url;
+use crate::plan::{Arrivals, Extent, Gaps, Load};
+use crate::progress::Live;
+use crate::result::Stat;
+use crate::run::{Context, LevelSpec, measure};
+use crate::target::http::{Client, Timeouts};
+use crate::workload::request::{Api, Form};
+use crate::workload::{Source, Workload};
+use reference::{Reference, Sent, Timing};
+
+/// The client's own error at one concurrency and chunk rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stamp {
+    /// Streams at once.
+    pub concurrency: u32,
+    /// Chunks per second of all streams, as received.
+    pub chunks_per_s: f64,
+    /// Both ways through kernel and client: TTFT as the client saw it, less what the reference
+    /// really took.
+    pub ttft_added: Added,
+    /// Error of a chunk gap, in either direction.
+    pub itl_error: Added,
+    /// From schedule to send.
+    pub schedule_lag: Added,
+}
+
+/// Percentiles of something that the client adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Added {
+    /// Median in ms.
+    pub p50_ms: f64,
+    /// 99th percentile in ms.
+    pub p99_ms: f64,
+}
+
+impl Added {
+    fn of(spans: Vec<u64>) -> Self {
+        let stat = Stat::new(spans.into_iter().map(|ns| ns as f64 / 1e6), 0);
+        let at = |p| stat.percentile(p).unwrap_or(0.0);
+        Self { p50_ms: at(50.0), p99_ms: at(99.0) }
+    }
+}
+
+impl Stamp {
+    /// One line for the console.
+    pub fn line(&self) -> String {
+        format!(
+            "client adds TTFT p50 {:.2} ms · p99 {:.2} ms · ITL p99 {:.2} ms · schedule lag p99 \
+             {:.2} ms (at {} streams, {:.0} chunks/s)",
+            self.ttft_added.p50_ms,
+            self.ttft_added.p99_ms,
+            self.itl_error.p99_ms,
+            self.schedule_lag.p99_ms,
+            self.concurrency,
+            self.chunks_per_s,
+        )
+    }
+}
+
+/// What to test.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Streams at once.
+    pub concurrency: u32,
+    /// Tokens per second of each.
+    pub tokens_per_second: f64,
+    /// Tokens per stream.
+    pub tokens: u32,
+}
+
+/// Runs the self-test on the runtime of this thread.
+///
+/// # Errors
+/// A sentence if the reference cannot be started or nothing came through.
+pub async fn run(setup: Setup) -> Result<Stamp, String> {
+    let clock = Clock::start();
+    let itl = SimSpan::from_secs_f64(1.0 / setup.tokens_per_second);
+    let timing = Timing { ttft: SimSpan::from_ms(50), itl, tokens: setup.tokens, stall: None };
+    let reference = Reference::start(clock, 0, timing)
+        .map_err(|error| format!("self-test: cannot start the reference stream: {error}"))?;
+    let url = Url::parse(&format!("http://{}", reference.address()))?;
+    let timeouts = Timeouts { connect: SimSpan::from_ms(5000), silence: SimSpan::from_ms(10_000) };
+    let live = Arc::new(Live::default());
+    let client = Client::start(clock, &url, timeouts, Arc::clone(&live))?;
+    client.warm(setup.concurrency).await;
+    let context = Context { clock, client, workload: Arc::new(workload(&url, setup)), live };
+    // Streams begin spread over the time of one answer, as they do in an open loop.
+    let lasts = 0.05 + f64::from(setup.tokens) / setup.tokens_per_second;
+    let rate = f64::from(setup.concurrency) / lasts;
+    let level = measure(
+        &context,
+        &LevelSpec {
+            number: 0,
+            load: Load::Open {
+                arrivals: Arrivals::Steady { rate, gaps: Gaps::Poisson },
+                max_concurrency: None,
+            },
+            extent: Extent { requests: Some(setup.concurrency * 2), duration: None },
+            seed: Seed::new(1),
+        },
+    )
+    .await;
+    let mut errors = Errors::default();
+    let log = by_port(reference.take_log());
+    for record in level.records.iter().filter(|record| record.ok()) {
+        let Some(sent) = record.sent else { continue };
+        errors.schedule_lag.push(sent.saturating_since(record.scheduled).as_ns());
+        errors.join(record.local_port, sent, &record.output.stamps, &log);
+    }
+    if errors.ttft.is_empty() {
+        return Err("self-test: no answer of the reference stream could be joined".into());
+    }
+    let chunks: u64 = level.records.iter().map(|record| u64::from(record.output.chunks)).sum();
+    let seconds = level.ended.saturating_since(level.began).as_secs_f64();
+    Ok(Stamp {
+        concurrency: setup.concurrency,
+        chunks_per_s: chunks as f64 / seconds.max(1e-9),
+        ttft_added: Added::of(errors.ttft),
+        itl_error: Added::of(errors.itl),
+        schedule_lag: Added::of(errors.schedule_lag),
+    })
+}
+
+fn workload(url: &Url, setup: Setup) -> Workload {
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\n", url.authority());
+    Workload {
+        source: Source::Fixed("Count.".into()),
+        form: Form { api: Api::Chat, model: "reference".into(), head, members: String::new() },
+        prefix: String::new(),
+        max_tokens: Some(setup.tokens),
+        ignore_eos: false,
+        seed: Seed::new(0),
+        nonce: None,
+    }
+}
+
+fn by_port(log: Vec<Sent>) -> HashMap<u16, Vec<Sent>> {
+    let mut ports: HashMap<u16, Vec<Sent>> = HashMap::new();
+    for sent in log {
+        ports.entry(sent.port).or_default().push(sent);
+    }
+    ports
+}
+
+#[derive(Default)]
+struct Errors {
+    ttft: Vec<u64>,
+    itl: Vec<u64>,
+    schedule_lag: Vec<u64>,
+}
+
+impl Errors {
+    /// Compares one answer with what the reference did on that connection right after `sent`.
+    fn join(
+        &mut self,
+        port: u16,
+        sent: SimTime,
+        stamps: &[SimTime],
+        log: &HashMap<u16, Vec<Sent>>,
+    ) {
+        let answers = log.get(&port).map_or(&[][..], Vec::as_slice);
+        let Some(truth) = answers.iter().filter(|a| a.read >= sent).min_by_key(|a| a.read) else {
+            return;
+        };
+        let (Some(&first), Some(&released)) = (stamps.first(), truth.chunks.first()) else {
+            return;
+        };
+        let took = released.saturating_since(truth.read);
+        let seen = first.saturating_since(sent);
+        self.ttft.push(seen.as_ns().saturating_sub(took.as_ns()));
+        for (seen, truth) in stamps.windows(2).zip(truth.chunks.windows(2)) {
+            let seen = seen[1].saturating_since(seen[0]).as_ns();
+            self.itl.push(seen.abs_diff(truth[1].saturating_since(truth[0]).as_ns()));
+        }
+    }
+}
+
+/// `llmsim-bench selftest`.
+///
+/// # Errors
+/// A sentence.
+pub fn main(args: &SelftestArgs) -> Result<ExitCode, String> {
+    let rate = args.tokens_per_second;
+    if args.concurrency == 0 || args.tokens < 2 || !(rate.is_finite() && rate > 0.0) {
+        return Err("selftest: needs a stream, two tokens and a rate above 0".into());
+    }
+    crate::os::raise_open_files();
+    let setup =
+        Setup { concurrency: args.concurrency, tokens_per_second: rate, tokens: args.tokens };
+    let stamp = crate::runtime::block_on(args.io_driver, async |driver| {
+        println!("self-test · {} streams · {rate} tokens/s each · {driver}", args.concurrency);
+        run(setup).await
+    })??;
+    println!("{}", stamp.line());
+    if let Some(path) = &args.output {
+        let text = sonic_rs::to_string_pretty(&stamp).map_err(|error| error.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `llmsim-bench reference`.
+///
+/// # Errors
+/// A sentence.
+pub fn serve(args: &ReferenceArgs) -> Result<ExitCode, String> {
+    let span = |ms: f64| {
+        let valid = ms.is_finite() && ms >= 0.0;
+        valid.then(|| SimSpan::from_secs_f64(ms / 1000.0)).ok_or("reference: not a time in ms")
+    };
+    if let Some(cpus) = &args.cpus {
+        crate::os::use_cpus(cpus)?;
+    }
+    crate::os::raise_open_files();
+    let timing =
+        Timing { ttft: span(args.ttft)?, itl: span(args.itl)?, tokens: args.tokens, stall: None };
+    let reference = Reference::start(Clock::start(), args.port, timing)
+        .map_err(|error| format!("reference: port {}: {error}", args.port))?;
+    println!("http://{}", reference.address());
+    reference.join();
+    Ok(ExitCode::SUCCESS)
+}

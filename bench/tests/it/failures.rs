@@ -1,0 +1,184 @@
+//! Every way in which a server can let a client down has a class of its own, and none is retried.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use llmsim_bench::args::IoDriver;
+use llmsim_bench::clock::Clock;
+use llmsim_bench::http::url::Url;
+use llmsim_bench::progress::Live;
+use llmsim_bench::record::{FailureClass, Outcome, Record};
+use llmsim_bench::runtime;
+use llmsim_bench::target::http::{Client, Prepared, Timeouts};
+use llmsim_engine::units::SimSpan;
+
+use crate::server::{FINISH, TOKEN, Then, events, one_token, serve, whole};
+
+/// Sends one request to `address` over each driver; both must tell the same.
+fn ask(address: SocketAddr, exact: bool) -> Record {
+    let [first, second] = [IoDriver::Auto, IoDriver::Epoll].map(|driver| {
+        runtime::block_on(driver, async |_| {
+            let url = Url::parse(&format!("http://{address}")).expect("an address");
+            let timeouts =
+                Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(300) };
+            let clock = Clock::start();
+            let client =
+                Client::start(clock, &url, timeouts, Arc::new(Live::default())).expect("resolved");
+            let mut record = Record::planned(0, clock.now());
+            let request = Prepared {
+                bytes: b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
+                max_tokens: Some(2),
+                exact,
+                expected_cached: None,
+            };
+            client.perform(request, &mut record).await;
+            record
+        })
+        .expect("a runtime")
+    });
+    assert_eq!(first.outcome, second.outcome, "io_uring and epoll");
+    second
+}
+
+fn check(record: &Record, class: FailureClass, detail: &str) {
+    let Outcome::Failed(failure) = &record.outcome else { panic!("{:?}", record.outcome) };
+    assert_eq!(failure.class, class, "{failure:?}");
+    assert!(failure.detail.contains(detail), "{failure:?}");
+}
+
+fn scripted(
+    script: impl Fn(&mut TcpStream) -> Then + Send + Sync + 'static,
+) -> (SocketAddr, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&asked);
+    let address = serve(move |_, _, stream| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        script(stream)
+    });
+    (address, asked)
+}
+
+#[test]
+fn statuses_are_told_apart_with_what_the_server_says() {
+    for (status, class) in [
+        ("429 Too Many Requests", FailureClass::RateLimited),
+        ("404 Not Found", FailureClass::ClientError),
+        ("503 Service Unavailable", FailureClass::ServerError),
+    ] {
+        let (address, asked) = scripted(move |stream| {
+            whole(stream, status, "application/json", r#"{"error":{"message":"too busy"}}"#)
+        });
+        check(&ask(address, false), class, "too busy");
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "one request per driver, no retry");
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_stream_is_not_measured() {
+    let (address, _) = scripted(|stream| whole(stream, "200 OK", "application/json", "{}"));
+    check(&ask(address, false), FailureClass::UnexpectedAnswer, "event stream was due");
+    let (address, _) = scripted(|stream| whole(stream, "302 Found", "text/html", ""));
+    check(&ask(address, false), FailureClass::UnexpectedAnswer, "302");
+}
+
+#[test]
+fn nobody_there_and_a_closed_door_are_both_connect() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    check(&ask(address, false), FailureClass::Connect, "refused");
+    let (address, _) = scripted(|_| Then::Close);
+    check(&ask(address, false), FailureClass::Connect, "before an answer");
+}
+
+#[test]
+fn silence_before_and_between_chunks_are_two_classes() {
+    let (address, _) = scripted(|_| Then::Hang);
+    check(&ask(address, false), FailureClass::TimeoutFirstChunk, "before the first chunk");
+    let (address, _) = scripted(|stream| {
+        events(stream, &[TOKEN]);
+        Then::Hang
+    });
+    let record = ask(address, false);
+    check(&record, FailureClass::TimeoutBetweenChunks, "after a chunk");
+    assert_eq!(record.output.chunks, 1);
+}
+
+#[test]
+fn a_stream_without_an_end_is_cut() {
+    let (address, _) = scripted(|stream| events(stream, &[TOKEN]));
+    check(&ask(address, false), FailureClass::Cut, "without a finish reason");
+    // Also inside an answer of known length.
+    let (address, _) = scripted(|stream| {
+        use std::io::Write;
+        let _ = stream.write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 999\r\n\r\nda",
+        );
+        Then::Close
+    });
+    check(&ask(address, false), FailureClass::Cut, "inside the answer");
+}
+
+#[test]
+fn nonsense_is_malformed_wherever_it_stands() {
+    let (address, _) = scripted(|stream| events(stream, &["{\"choices\":["]));
+    check(&ask(address, false), FailureClass::Malformed, "");
+    let (address, _) = scripted(|stream| {
+        use std::io::Write;
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n\r\n");
+        Then::Close
+    });
+    check(&ask(address, false), FailureClass::Malformed, "head");
+}
+
+#[test]
+fn an_error_inside_the_stream_is_a_failure_with_its_message() {
+    let (address, _) = scripted(|stream| {
+        events(stream, &[TOKEN, r#"{"error":{"message":"engine died"}}"#, "[DONE]"])
+    });
+    check(&ask(address, false), FailureClass::ErrorInStream, "engine died");
+}
+
+#[test]
+fn more_tokens_than_asked_for_or_other_than_exactly_asked_for_are_wrong() {
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":3}}"#;
+    let (address, _) = scripted(move |stream| events(stream, &[TOKEN, FINISH, usage, "[DONE]"]));
+    check(&ask(address, false), FailureClass::WrongTokenCount, "3 output tokens where 2");
+    let (address, _) = scripted(one_token);
+    check(&ask(address, true), FailureClass::WrongTokenCount, "1 output tokens where 2");
+    let (address, _) = scripted(one_token);
+    assert!(ask(address, false).ok(), "fewer is no failure unless asked for exactly");
+}
+
+#[test]
+fn a_stale_connection_is_noticed_before_it_is_used() {
+    let url = serve(|_, _, stream| {
+        one_token(stream);
+        Then::Close
+    });
+    let outcomes = runtime::block_on(IoDriver::Auto, async |_| {
+        let url = Url::parse(&format!("http://{url}")).expect("an address");
+        let timeouts =
+            Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(5_000) };
+        let clock = Clock::start();
+        let client =
+            Client::start(clock, &url, timeouts, Arc::new(Live::default())).expect("resolved");
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            let mut record = Record::planned(0, clock.now());
+            let request = Prepared {
+                bytes: b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
+                max_tokens: None,
+                exact: false,
+                expected_cached: None,
+            };
+            client.perform(request, &mut record).await;
+            outcomes.push(record.ok());
+            // Time for the server's FIN to arrive; if it does not, the request may fail, visibly.
+            monoio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        outcomes
+    });
+    assert_eq!(outcomes.expect("a runtime"), [true, true, true]);
+}

@@ -1,0 +1,188 @@
+//! The program itself: exit codes, saved files, what it says to whom.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::server::{Then, one_token, serve, whole};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
+        .args(args)
+        .env_remove("OPENAI_API_KEY")
+        .output()
+        .expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A server without `/metrics/summary`, as others write them.
+fn foreign() -> SocketAddr {
+    serve(|head, _, stream| {
+        if head.starts_with("POST /v1/chat/completions ") {
+            one_token(stream)
+        } else {
+            whole(stream, "404 Not Found", "application/json", r#"{"detail":"Not Found"}"#)
+        }
+    })
+}
+
+fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("llmsim-bench-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn a_foreign_server_is_measured_and_its_metrics_are_not_available() {
+    let address = foreign().to_string();
+    let url = format!("http://{address}/v1");
+    let file = folder("foreign").join("out.json");
+    let path = file.to_str().expect("text");
+    let out = bench(&[
+        "--url",
+        &url,
+        "--model",
+        "m",
+        "--concurrency",
+        "4",
+        "--requests",
+        "20",
+        "--output",
+        path,
+        "--api-key",
+        "sk-secret",
+    ]);
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{shown}{}", text(&out.stderr));
+    assert!(shown.contains("20 ok · 0 failed"), "{shown}");
+    assert!(shown.contains("server      not available"), "{shown}");
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    assert!(saved.contains("\"completed\": 20"), "{saved}");
+    assert!(!saved.contains("sk-secret"), "the key stays at home");
+}
+
+#[test]
+fn the_program_fails_if_every_request_fails() {
+    let address = serve(|_, _, stream| whole(stream, "500 Oops", "text/plain", "no"));
+    let url = format!("http://{address}");
+    let out = bench(&["--url", &url, "-m", "m", "-n", "3"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("all 1 warm-up requests failed"), "{}", text(&out.stderr));
+    let out = bench(&["--url", &url, "-m", "m", "-n", "3", "--warmup", "0"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stdout).contains("3 × 5xx"), "{}", text(&out.stdout));
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_a_reason() {
+    for (args, part) in [
+        (vec!["-m", "m", "--url", "https://api.openai.com"], "https is not supported"),
+        (vec!["--requests", "3"], "--model is missing"),
+        (vec!["-m", "m", "--input-tokens", "3"], "--input-tokens"),
+        (vec!["-m", "m", "--input-tokens", "9", "--prompt", "x"], "one source per run"),
+        (vec!["-m", "m", "--load", "jump"], "not understood"),
+        (vec!["-m", "m", "--rate", "0"], "--rate 0"),
+        (vec!["-m", "m", "--dataset", "/nowhere"], "/nowhere"),
+        (vec!["-m", "m", "--goodput", "ttft"], "ttft:200"),
+        (vec!["-m", "m", "--concurrency", "2", "--rate", "3"], "cannot be used with"),
+    ] {
+        let out = bench(&args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}");
+        assert!(text(&out.stderr).contains(part), "{args:?}: {}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn a_sweep_goes_on_after_a_level_that_fails() {
+    static LEVEL_TWO: AtomicU32 = AtomicU32::new(0);
+    // The second level's warm-up is the requests after 2 + 4 of the first.
+    let address = serve(|head, _, stream| {
+        if !head.starts_with("POST /v1/chat") {
+            return whole(stream, "404 Not Found", "text/plain", "");
+        }
+        match LEVEL_TWO.fetch_add(1, Ordering::SeqCst) {
+            6..9 => whole(stream, "500 Oops", "text/plain", "no"),
+            _ => one_token(stream),
+        }
+    });
+    let url = format!("http://{address}");
+    let out = bench(&[
+        "--url",
+        &url,
+        "-m",
+        "m",
+        "--concurrency",
+        "2,3,1",
+        "-n",
+        "4",
+        "--no-selftest",
+        "--warmup",
+        "2",
+    ]);
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{shown}{}", text(&out.stderr));
+    assert!(shown.contains("failed: all 2 warm-up requests failed"), "{shown}");
+    let rows = shown.lines().filter(|line| line.trim_start().starts_with(['1', '2', '3']));
+    assert_eq!(rows.count(), 3, "{shown}");
+}
+
+#[test]
+fn an_interrupt_prints_and_saves_what_is_finished() {
+    // The first level answers; in the second the server falls silent, and that is when the user
+    // stops it.
+    let (told, silent) = std::sync::mpsc::channel();
+    let count = AtomicU32::new(0);
+    let address = serve(move |head, _, stream| {
+        if !head.starts_with("POST /v1/chat") {
+            return whole(stream, "404 Not Found", "text/plain", "");
+        }
+        if count.fetch_add(1, Ordering::SeqCst) < 6 {
+            return one_token(stream);
+        }
+        let _ = told.send(());
+        Then::Hang
+    });
+    let file = folder("interrupt").join("out.json");
+    let child = Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
+        .args(["--url", &format!("http://{address}"), "-m", "m", "--concurrency", "1,2"])
+        .args(["-n", "4", "--warmup", "1", "--no-selftest", "--output"])
+        .arg(&file)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    silent.recv().expect("the second level begins");
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    let out = child.wait_with_output().expect("it ends");
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(130), "{shown}{}", text(&out.stderr));
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    assert!(saved.contains("\"completed\": 4"), "the first level is there: {saved}");
+    assert!(shown.lines().any(|line| line.trim_start().starts_with("1 ")), "{shown}");
+}
+
+#[test]
+fn a_virtual_run_needs_no_server() {
+    let out = bench(&[
+        "--simulate",
+        "builtin:models",
+        "-m",
+        "qwen-mock-batched",
+        "--rate",
+        "2",
+        "-n",
+        "30",
+        "--input-tokens",
+        "512",
+        "--max-tokens",
+        "64",
+    ]);
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{shown}{}", text(&out.stderr));
+    assert!(shown.contains("30 ok · 0 failed"), "{shown}");
+    assert!(shown.contains("virtual time"), "{shown}");
+}
