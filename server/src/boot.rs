@@ -115,6 +115,8 @@ impl Server {
         let gpu_gauges: Vec<_> =
             names.into_iter().map(|(name, _)| (name, Arc::new(GpuGauges::default()))).collect();
 
+        let overhead = |gpu: &Gpu| settings.config.models[gpu.model].request_overhead;
+        let overheads: Vec<_> = gpus.iter().map(overhead).collect();
         let clock = Clock::start();
         let connections = connection_limit(settings.limits.max_connections, open_files.soft);
         let served = Arc::new(serve(
@@ -154,6 +156,7 @@ impl Server {
             let mut seat = |&gpu: &usize| {
                 Seat::new(
                     served.models[gpus[gpu].model].spec.build(),
+                    overheads[gpu],
                     Arc::clone(&gpu_gauges[gpu].1),
                     journals[gpu].take(),
                     taps[gpu].take(),

@@ -17,6 +17,7 @@ use llmsim_engine::units::{JobId, SimSpan, SimTime};
 use crate::args::Spin;
 use crate::clock::Clock;
 use crate::journal::SeatJournal;
+use crate::lobby::Lobby;
 use crate::metrics::record::{GpuGauges, GpuShard};
 use crate::ring::{Inbox, Order, Report, Reporter};
 use crate::step_writer::Tap;
@@ -56,6 +57,7 @@ impl Address {
 #[derive(Debug)]
 pub(crate) struct Seat {
     engine: Engine,
+    lobby: Lobby,
     /// The latest time that the engine was told.
     told: SimTime,
     /// When tokens were last released, for the quantum.
@@ -77,6 +79,7 @@ impl Seat {
 
     pub(crate) fn new(
         mut engine: Engine,
+        request_overhead: SimSpan,
         gauges: Arc<GpuGauges>,
         journal: Option<SeatJournal>,
         tap: Option<Tap>,
@@ -91,6 +94,7 @@ impl Seat {
         gauges.publish(&engine.gauges());
         Self {
             engine,
+            lobby: Lobby::new(request_overhead),
             told: SimTime::ZERO,
             released: None,
             quantum,
@@ -103,8 +107,25 @@ impl Seat {
 
     /// When this GPU wants to be looked at.
     fn due(&self) -> Option<SimTime> {
-        let deadline = self.engine.deadline()?;
-        Some(self.released.map_or(deadline, |released| deadline.max(released + self.quantum)))
+        let engine = self.engine.deadline().map(|deadline| {
+            self.released.map_or(deadline, |released| deadline.max(released + self.quantum))
+        });
+        [engine, self.lobby.due()].into_iter().flatten().min()
+    }
+
+    /// Lets the requests into the engine whose overhead is over at `now`, each at its own instant,
+    /// and reports the verdicts.
+    fn admit(&mut self, now: SimTime, events: &mut Vec<Event>, reporters: &mut [Reporter]) {
+        while let Some((due, job)) = self.lobby.leave(now) {
+            let at = due.max(self.told);
+            if self.engine.deadline().is_some_and(|due| due < at) {
+                self.advance(at, events);
+            }
+            let io = usize::from(Address::of(job.id).io);
+            reporters[io].publish(self.submit(at, job));
+            self.told = at;
+            self.is_changed = true;
+        }
     }
 
     fn advance(&mut self, now: SimTime, events: &mut Vec<Event>) {
@@ -141,6 +162,9 @@ impl Seat {
     }
 
     fn cancel(&mut self, at: SimTime, id: JobId) {
+        if self.lobby.cancel(id) {
+            return;
+        }
         if let Some(journal) = &mut self.journal {
             journal.inputs.cancel(at, id);
         }
@@ -209,6 +233,7 @@ impl GpuThread {
                 | Order::ResetPrefixCache { seat, at } => (usize::from(*seat), *at),
             };
             let seat = &mut self.seats[seat];
+            seat.admit(at, events, &mut self.reporters);
             // The order is as old as its stamp, but the engine's time never runs back. Whatever was
             // due before goes first, so that a late look at the inbox does not bend the timeline.
             let at = at.max(seat.told);
@@ -219,8 +244,10 @@ impl GpuThread {
             match order {
                 Order::Submit { job, .. } => {
                     let io = usize::from(Address::of(job.id).io);
-                    let report = seat.submit(at, job);
-                    self.reporters[io].publish(report);
+                    if let Some(job) = seat.lobby.enter(at, job) {
+                        let report = seat.submit(at, job);
+                        self.reporters[io].publish(report);
+                    }
                 }
                 Order::Cancel { id, .. } => seat.cancel(at, id),
                 Order::ResetPrefixCache { .. } => seat.reset_prefix_cache(at),
@@ -234,6 +261,7 @@ impl GpuThread {
         let now = self.clock.now();
         for seat in &mut self.seats {
             if seat.due().is_some_and(|due| due <= now) {
+                seat.admit(now, events, &mut self.reporters);
                 seat.advance(now, events);
                 seat.released = Some(now);
                 seat.is_changed = true;

@@ -15,6 +15,7 @@ mod helper;
 mod http;
 mod io_thread;
 mod journal;
+mod lobby;
 pub mod metrics;
 mod ring;
 mod served;

@@ -165,9 +165,13 @@ fn resolve(
         name: name?,
         context_length: tokens(model.context_length.as_ref()?.value),
         tokenizer: Tokenizer::Regex,
-        engine: engine?,
         replicas,
-        request_overhead: overhead.unwrap_or(SimSpan::ZERO),
+        // `instant` is instant.
+        request_overhead: match &engine {
+            Some(EngineSpec::Instant) | None => SimSpan::ZERO,
+            Some(_) => overhead.unwrap_or(SimSpan::ZERO),
+        },
+        engine: engine?,
         basis: None,
     })
 }
