@@ -312,6 +312,14 @@ enum Task {
         /// {"arrival_ms": 0, "model": "qwen-mock", "prompt_tokens": 512, "output_tokens": 128}
         #[arg(long, value_name = "FILE")]
         arrivals: PathBuf,
+
+        /// Write what each scheduler step did to FILE, as JSON lines
+        #[arg(long, value_name = "FILE")]
+        step_log: Option<PathBuf>,
+
+        /// Write the scheduler steps to FILE as a trace for Perfetto
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
     },
 }
 
@@ -326,9 +334,10 @@ impl Command {
         }
         match low.task {
             Some(Task::Presets) => return Ok(Self::Presets),
-            Some(Task::Simulate { files, arrivals }) => {
+            Some(Task::Simulate { files, arrivals, step_log, trace }) => {
                 let files = from.files(files)?;
-                return Ok(Self::Simulate(commands::simulate::Options { files, arrivals }));
+                let options = commands::simulate::Options { files, arrivals, step_log, trace };
+                return Ok(Self::Simulate(options));
             }
             None => {}
         }

@@ -96,7 +96,7 @@ impl StepFiles {
         Self::new(step_log, trace, gpus).map(Some).map_err(|error| format!("--trace: {error}"))
     }
 
-    fn new(
+    pub(crate) fn new(
         step_log: Option<Box<dyn Write + Send>>,
         trace: Option<Box<dyn Write + Send>>,
         gpus: Vec<(String, Blocks)>,
@@ -185,6 +185,38 @@ impl StepFiles {
 
 fn name((name, usable_blocks): &(String, Blocks)) -> GpuName<'_> {
     GpuName { name, usable_blocks: *usable_blocks }
+}
+
+/// Records one simulated GPU straight into the files, for a run in virtual time.
+pub struct Recorder<'a> {
+    files: &'a mut StepFiles,
+    batch: Batch,
+}
+
+impl<'a> Recorder<'a> {
+    /// For the GPU in that place of the list that the files were created with.
+    pub fn new(files: &'a mut StepFiles, gpu: usize) -> Self {
+        Self { files, batch: Batch { gpu, ..Batch::default() } }
+    }
+
+    /// Adds a note, if anybody wants it.
+    pub fn note(&mut self, note: Note) {
+        if self.files.want_notes() {
+            self.batch.notes.push(note);
+        }
+    }
+
+    /// Writes what was noted, and the steps that ended.
+    ///
+    /// # Errors
+    /// As the file system has them.
+    pub fn write(&mut self, engine: &mut Engine, now: SimTime) -> io::Result<()> {
+        engine.swap_steps(&mut self.batch.steps);
+        self.batch.at = now;
+        let written = self.files.write(&self.batch);
+        self.batch.clear();
+        written
+    }
 }
 
 /// Batches on their way to the writer, of all GPUs together. At 20 ms a step and a batch per step

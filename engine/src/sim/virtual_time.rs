@@ -24,6 +24,18 @@ pub enum Happening {
     },
 }
 
+/// What [`watch`] shows of a run, in order.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// An input is about to be given to the engine.
+    Input(&'a Input),
+    /// The engine said something.
+    Heard(Happening),
+    /// The engine was told the time, and all that happened until then has been heard. Here its
+    /// records of steps can be fetched.
+    Advanced(&'a mut Engine, SimTime),
+}
+
 /// Lets `engine` live through `inputs`, which must be in order of time, and on until it is idle.
 ///
 /// # Panics
@@ -33,27 +45,44 @@ pub fn run(
     inputs: impl IntoIterator<Item = Input>,
     mut heard: impl FnMut(Happening),
 ) {
+    watch(engine, inputs, |seen| match seen {
+        Seen::Heard(happening) => heard(happening),
+        Seen::Input(_) | Seen::Advanced(..) => {}
+    });
+}
+
+/// [`run`] for whoever wants to see more than what the engine says.
+///
+/// # Panics
+/// If the times of the inputs run back.
+pub fn watch(
+    engine: &mut Engine,
+    inputs: impl IntoIterator<Item = Input>,
+    mut seen: impl FnMut(Seen<'_>),
+) {
     let mut events = Vec::new();
-    for Input { at, what } in inputs {
+    for input in inputs {
+        let at = input.at;
         while let Some(due) = engine.deadline().filter(|&due| due < at) {
-            advance(engine, due, &mut events, &mut heard);
+            advance(engine, due, &mut events, &mut seen);
         }
-        match what {
+        seen(Seen::Input(&input));
+        match input.what {
             Arrives::Submit(job) => {
                 let id = job.id;
                 if let Verdict::Refused(why) = engine.submit(at, job) {
-                    heard(Happening::Refused { at, job: id, why });
+                    seen(Seen::Heard(Happening::Refused { at, job: id, why }));
                 }
             }
             Arrives::Cancel(id) => engine.cancel(at, id),
             Arrives::ResetPrefixCache => {
                 engine.reset_prefix_cache(at);
             }
-            Arrives::Advance => advance(engine, at, &mut events, &mut heard),
+            Arrives::Advance => advance(engine, at, &mut events, &mut seen),
         }
     }
     while let Some(due) = engine.deadline() {
-        advance(engine, due, &mut events, &mut heard);
+        advance(engine, due, &mut events, &mut seen);
     }
 }
 
@@ -61,10 +90,11 @@ fn advance(
     engine: &mut Engine,
     to: SimTime,
     events: &mut Vec<Event>,
-    heard: &mut impl FnMut(Happening),
+    seen: &mut impl FnMut(Seen<'_>),
 ) {
     engine.advance(to, events);
-    events.drain(..).for_each(|event| heard(Happening::Event(event)));
+    events.drain(..).for_each(|event| seen(Seen::Heard(Happening::Event(event))));
+    seen(Seen::Advanced(engine, to));
 }
 
 /// What became of a job.
@@ -129,6 +159,18 @@ impl JobResult {
 /// # Panics
 /// If the times of the inputs run back.
 pub fn results(engine: &mut Engine, inputs: impl IntoIterator<Item = Input>) -> Vec<JobResult> {
+    results_watched(engine, inputs, |_| ())
+}
+
+/// [`results`] for whoever wants to see the run as well.
+///
+/// # Panics
+/// If the times of the inputs run back.
+pub fn results_watched(
+    engine: &mut Engine,
+    inputs: impl IntoIterator<Item = Input>,
+    mut see: impl FnMut(Seen<'_>),
+) -> Vec<JobResult> {
     let mut ledger = Ledger::default();
     let inputs: Vec<_> = inputs.into_iter().collect();
     for Input { at, what } in &inputs {
@@ -144,7 +186,12 @@ pub fn results(engine: &mut Engine, inputs: impl IntoIterator<Item = Input>) -> 
             _ => None,
         })
         .collect();
-    run(engine, inputs, |happening| ledger.note(happening));
+    watch(engine, inputs, |seen| {
+        if let Seen::Heard(happening) = seen {
+            ledger.note(happening);
+        }
+        see(seen);
+    });
     for id in cancelled {
         ledger.cancelled(id);
     }

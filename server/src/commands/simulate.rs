@@ -10,14 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use llmsim_engine::config::{Config, ModelSpec};
+use llmsim_engine::record::Note;
 use llmsim_engine::seed::Seed;
-use llmsim_engine::sim::virtual_time::{self, JobResult, Outcome};
-use llmsim_engine::sim::{Arrives, BlockHash, EngineSpec, Input, Job};
-use llmsim_engine::units::{JobId, SimSpan, SimTime, Tokens};
+use llmsim_engine::sim::scheduler::Recording;
+use llmsim_engine::sim::virtual_time::{self, Happening, JobResult, Outcome, Seen};
+use llmsim_engine::sim::{Arrives, BlockHash, Engine, EngineSpec, Input, Job};
+use llmsim_engine::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 use llmsim_engine::wire::json_guard;
 use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 
 use crate::args::Files;
+use crate::step_writer::{Recorder, StepFiles, usable_blocks};
 
 /// What to simulate.
 #[derive(Debug)]
@@ -26,6 +29,10 @@ pub struct Options {
     pub files: Files,
     /// JSON lines, one request each; `-` is standard input.
     pub arrivals: PathBuf,
+    /// `--step-log`: what each step did, as JSON lines.
+    pub step_log: Option<PathBuf>,
+    /// `--trace`: the same for Perfetto.
+    pub trace: Option<PathBuf>,
 }
 
 /// Runs the arrivals and gives the results as JSON lines.
@@ -36,17 +43,44 @@ pub fn run(options: &Options) -> Result<String, String> {
     let config = super::load(&options.files)?;
     let name = options.arrivals.display().to_string();
     let cannot_read = |error: io::Error| format!("{name}: cannot be read: {error}");
-    if options.arrivals == Path::new("-") {
-        return simulate(&config, "standard input", io::stdin().lock());
+    let lines: Box<dyn BufRead> = if options.arrivals == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(std::fs::File::open(&options.arrivals).map_err(cannot_read)?))
+    };
+    let name = if options.arrivals == Path::new("-") { "standard input" } else { &name };
+    let (step_log, trace) = (options.step_log.as_deref(), options.trace.as_deref());
+    let mut steps = StepFiles::create(step_log, trace, gpus(&config))?;
+    let out = simulate(&config, name, lines, steps.as_mut())?;
+    if let Some(steps) = steps {
+        steps.finish().map_err(cannot_record)?;
     }
-    let file = std::fs::File::open(&options.arrivals).map_err(cannot_read)?;
-    simulate(&config, &name, BufReader::new(file))
+    Ok(out)
+}
+
+fn cannot_record(error: io::Error) -> String {
+    format!("--step-log or --trace: cannot be written: {error}")
+}
+
+/// Name and blocks of each simulated GPU, model by model, replica by replica.
+fn gpus(config: &Config) -> Vec<(String, Blocks)> {
+    let gpus = config.models.iter().flat_map(|spec| {
+        let blocks = usable_blocks(&spec.engine);
+        (0..spec.replicas).map(move |replica| (format!("{}/{replica}", spec.name), blocks))
+    });
+    gpus.collect()
 }
 
 /// [`run`] on inputs that have been opened.
-fn simulate(config: &Config, name: &str, lines: impl BufRead) -> Result<String, String> {
+fn simulate(
+    config: &Config,
+    name: &str,
+    lines: impl BufRead,
+    mut steps: Option<&mut StepFiles>,
+) -> Result<String, String> {
     let arrivals = read(config, name, lines)?;
     let mut results: Vec<Option<JobResult>> = vec![None; arrivals.len()];
+    let mut first_gpu = 0;
     for (model, spec) in config.models.iter().enumerate() {
         let mut own: Vec<usize> =
             (0..arrivals.len()).filter(|&i| arrivals[i].model == model).collect();
@@ -56,8 +90,11 @@ fn simulate(config: &Config, name: &str, lines: impl BufRead) -> Result<String, 
         for replica in 0..replicas.min(own.len()) {
             // Requests are dealt out in turn, as the server does.
             let dealt = own.iter().skip(replica).step_by(replicas).copied();
-            one_gpu(spec, dealt, &arrivals, &mut results);
+            let recorder =
+                steps.as_deref_mut().map(|files| Recorder::new(files, first_gpu + replica));
+            one_gpu(spec, dealt, &arrivals, &mut results, recorder).map_err(cannot_record)?;
         }
+        first_gpu += replicas;
     }
     let mut out = String::new();
     for (index, (arrival, result)) in arrivals.iter().zip(&results).enumerate() {
@@ -73,17 +110,48 @@ fn one_gpu(
     dealt: impl Iterator<Item = usize>,
     arrivals: &[Arrival],
     results: &mut [Option<JobResult>],
-) {
+    recorder: Option<Recorder<'_>>,
+) -> io::Result<()> {
     let inputs = dealt.filter_map(|index| {
         let arrival = &arrivals[index];
         let job = arrival.job(index, spec)?;
         Some(Input { at: arrival.at + spec.request_overhead, what: Arrives::Submit(job) })
     });
     let mut engine = spec.engine.build();
-    for result in virtual_time::results(&mut engine, inputs) {
+    let (own, recorded) = match recorder {
+        None => (virtual_time::results(&mut engine, inputs), Ok(())),
+        Some(recorder) => recorded(&mut engine, inputs, recorder),
+    };
+    for result in own {
         // Ids are indices into the arrivals.
         results[result.job.0 as usize] = Some(result);
     }
+    recorded
+}
+
+fn recorded(
+    engine: &mut Engine,
+    inputs: impl Iterator<Item = Input>,
+    mut recorder: Recorder<'_>,
+) -> (Vec<JobResult>, io::Result<()>) {
+    engine.record_steps(Recording::On);
+    let mut written = Ok(());
+    let results = virtual_time::results_watched(engine, inputs, |seen| match seen {
+        Seen::Input(Input { at, what: Arrives::Submit(job) }) => {
+            recorder.note(Note::Arrived { at: *at, job: job.id, prompt: job.prompt });
+        }
+        Seen::Input(_) => {}
+        Seen::Heard(Happening::Event(event)) => recorder.note(Note::Happened(event)),
+        Seen::Heard(Happening::Refused { at, job, .. }) => {
+            recorder.note(Note::Cancelled { at, job });
+        }
+        Seen::Advanced(engine, now) => {
+            if written.is_ok() {
+                written = recorder.write(engine, now);
+            }
+        }
+    });
+    (results, written)
 }
 
 /// A line of the arrivals.
@@ -363,7 +431,7 @@ models:
 
     #[track_caller]
     fn check(arrivals: &str, expected: &str) {
-        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes()).unwrap();
+        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes(), None).unwrap();
         assert_eq!(out, expected);
     }
 
@@ -396,7 +464,7 @@ models:
             )
         };
         let arrivals = [line(2), line(2), line(1)].concat();
-        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes()).unwrap();
+        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes(), None).unwrap();
         let whole_ms = |line: &str, key: &str| {
             let value: Value = sonic_rs::from_str(line).unwrap();
             value.get(key).unwrap().as_f64().unwrap().round()
@@ -419,10 +487,71 @@ models:
             )
         };
         let arrivals = [line(0, 7), line(100, 7), line(200, 8)].concat();
-        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes()).unwrap();
+        let out = simulate(&config(), "a.jsonl", arrivals.as_bytes(), None).unwrap();
         let cached: Vec<bool> =
             out.lines().map(|line| line.contains("\"cached_tokens\":32")).collect();
         assert_eq!(cached, [false, true, false], "{out}");
+    }
+
+    /// A file that can be looked at afterwards.
+    #[derive(Clone, Default)]
+    struct Paper(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl io::Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Paper {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    #[test]
+    fn steps_and_requests_are_recorded_under_the_names_of_their_gpus() {
+        let arrivals = "\
+{\"arrival_ms\":0,\"model\":\"gpu\",\"prompt_tokens\":4,\"output_tokens\":2}
+{\"arrival_ms\":0,\"model\":\"fixed\",\"prompt_tokens\":50,\"output_tokens\":3}
+{\"arrival_ms\":0,\"model\":\"tiny\",\"prompt_tokens\":5,\"output_tokens\":3}
+";
+        let (log, trace) = (Paper::default(), Paper::default());
+        let config = config();
+        let mut files = StepFiles::new(
+            Some(Box::new(log.clone())),
+            Some(Box::new(trace.clone())),
+            gpus(&config),
+        )
+        .unwrap();
+        let with = simulate(&config, "a.jsonl", arrivals.as_bytes(), Some(&mut files)).unwrap();
+        files.finish().unwrap();
+        let without = simulate(&config, "a.jsonl", arrivals.as_bytes(), None).unwrap();
+        assert_eq!(with, without, "whoever watches changes nothing");
+
+        let steps: Vec<Value> =
+            log.text().lines().map(|line| sonic_rs::from_str(line).unwrap()).collect();
+        assert_eq!(steps.len(), 2);
+        for (step, (start_ms, prefill)) in steps.iter().zip([(0, 4), (10, 0)]) {
+            assert_eq!(step.get("gpu").as_str(), Some("gpu/0"));
+            assert_eq!(step.get("start_ns").as_u64().map(|ns| ns / 1_000_000), Some(start_ms));
+            assert_eq!(step.get("prefill_tokens").as_u64(), Some(prefill));
+        }
+
+        let events: Vec<Value> = sonic_rs::from_str(&trace.text()).unwrap();
+        let text = |event: &Value, key: &str| event.get(key).as_str().unwrap_or("").to_owned();
+        let begun = |name: &str| {
+            let begins = |event: &&Value| text(event, "ph") == "b" && text(event, "name") == name;
+            events.iter().filter(begins).map(|e| e.get("pid").as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        // Processes are counted from 1: fixed, tiny, gpu.
+        assert_eq!(begun("request"), [1, 2, 3]);
+        assert_eq!(begun("decode"), [1, 2, 3]);
     }
 
     #[test]
@@ -459,7 +588,7 @@ nonsense
 {{\"skipped\":{nested}
 "
         );
-        let told = simulate(&config(), "a.jsonl", arrivals.as_bytes()).unwrap_err();
+        let told = simulate(&config(), "a.jsonl", arrivals.as_bytes(), None).unwrap_err();
         let expected = [
             "a.jsonl:3: not JSON",
             "a.jsonl:4: must be an object",
