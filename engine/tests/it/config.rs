@@ -80,13 +80,13 @@ fn says(found: &Problem, expected: &str) -> bool {
 
 #[test]
 fn bad_models_are_refused_with_place_reason_and_remedy() {
-    let count = check_bad(include_str!("../cases/bad_models.txt"), models);
+    let count = check_bad(include_str!("../cases/config/bad_models.txt"), models);
     assert!(count >= 50, "{count} cases");
 }
 
 #[test]
 fn bad_responses_are_refused_with_place_reason_and_remedy() {
-    let count = check_bad(include_str!("../cases/bad_responses.txt"), responses);
+    let count = check_bad(include_str!("../cases/config/bad_responses.txt"), responses);
     assert!(count >= 20, "{count} cases");
 }
 
