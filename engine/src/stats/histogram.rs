@@ -143,6 +143,29 @@ impl Histogram {
         self.sum += other.sum;
     }
 
+    /// The same values in fewer buckets.
+    ///
+    /// # Panics
+    /// If one of `bounds` is none of its own: the counts below it are not known.
+    pub fn coarser(&self, bounds: &Bounds) -> Self {
+        let mut counts = Vec::with_capacity(bounds.as_slice().len() + 1);
+        let mut own = self.bounds.as_slice().iter().zip(&self.counts);
+        for bound in bounds.as_slice() {
+            let mut count = 0;
+            loop {
+                let (other, more) = own.next().expect("each coarse bound is one of the fine ones");
+                count += more;
+                if other == bound {
+                    break;
+                }
+                assert!(other < bound, "{bound} is none of the fine bounds");
+            }
+            counts.push(count);
+        }
+        counts.push(self.count() - counts.iter().sum::<u64>());
+        Self { bounds: bounds.clone(), counts, sum: self.sum }
+    }
+
     /// The bounds of its buckets.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds

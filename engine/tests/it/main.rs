@@ -8,6 +8,7 @@
 mod config;
 
 mod differential;
+mod observe_vllm;
 mod scheduler;
 mod simulation;
 mod stats;

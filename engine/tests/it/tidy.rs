@@ -19,6 +19,7 @@ const BORDERS: &[(&str, &[&str])] = &[
     ("config", &["units", "seed", "sim", "text", "catalog"]),
     ("record", &["units", "seed", "escape", "stats", "sim"]),
     ("replay", &["units", "seed", "escape", "sim"]),
+    ("observe", &["units", "seed", "escape", "stats", "sim"]),
 ];
 
 /// Crates that only these modules may name.
