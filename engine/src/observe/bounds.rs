@@ -63,7 +63,7 @@ pub(super) fn sequences() -> Bounds {
 }
 
 /// Lags, s: 5 ms is the default bar of the verdict.
-pub fn lag() -> Bounds {
+pub(super) fn lag() -> Bounds {
     const LAG: [f64; 16] = [
         0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1,
         0.25, 0.5, 1.0, 5.0,

@@ -34,6 +34,8 @@ impl Count {
 #[derive(Debug)]
 pub struct LagBuckets {
     counts: Box<[Count]>,
+    sum_ns: Count,
+    max_ns: Count,
 }
 
 /// Sub-buckets per power of two, as a power of two.
@@ -47,54 +49,83 @@ const BUCKETS: usize = ((TOP_BIT - SUB_BITS + 1) as usize) << SUB_BITS;
 
 impl Default for LagBuckets {
     fn default() -> Self {
-        Self { counts: (0..BUCKETS).map(|_| Count::default()).collect() }
+        let counts = (0..BUCKETS).map(|_| Count::default()).collect();
+        Self { counts, sum_ns: Count::default(), max_ns: Count::default() }
     }
 }
 
 impl LagBuckets {
     /// Counts `times` tokens with the same lag.
     pub fn record(&self, lag: SimSpan, times: u64) {
-        self.counts[bucket(lag.as_ns())].add(times);
+        let ns = lag.as_ns();
+        self.counts[bucket(ns)].add(times);
+        self.sum_ns.add(ns.wrapping_mul(times));
+        if ns > self.max_ns.get() {
+            self.max_ns.set(ns);
+        }
     }
 
     /// What has been counted so far.
     pub fn read(&self) -> LagCounts {
-        LagCounts(self.counts.iter().map(Count::get).collect())
+        LagCounts {
+            counts: self.counts.iter().map(Count::get).collect(),
+            sum_ns: self.sum_ns.get(),
+            max_ns: self.max_ns.get(),
+        }
     }
 }
 
 /// Lags as they stood at one reading, or between two.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LagCounts(Box<[u64]>);
+pub struct LagCounts {
+    counts: Box<[u64]>,
+    sum_ns: u64,
+    max_ns: u64,
+}
 
 impl Default for LagCounts {
     fn default() -> Self {
-        Self(vec![0; BUCKETS].into())
+        Self { counts: vec![0; BUCKETS].into(), sum_ns: 0, max_ns: 0 }
     }
 }
 
 impl LagCounts {
     /// Adds what another thread counted.
     pub fn merge(&mut self, other: &Self) {
-        for (count, more) in self.0.iter_mut().zip(&other.0) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// What came after the `earlier` reading; the largest lag is still that of all time.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let pairs = self.counts.iter().zip(&earlier.counts);
+        Self {
+            counts: pairs.map(|(now, then)| now.saturating_sub(*then)).collect(),
+            sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
+            max_ns: self.max_ns,
         }
     }
 
-    /// What came after the `earlier` reading.
-    pub fn since(&self, earlier: &Self) -> Self {
-        let differences =
-            self.0.iter().zip(&earlier.0).map(|(now, then)| now.saturating_sub(*then));
-        Self(differences.collect())
+    /// The exact mean; zero without tokens.
+    pub fn mean(&self) -> SimSpan {
+        SimSpan::from_ns(self.sum_ns.checked_div(self.count()).unwrap_or(0))
+    }
+
+    /// The largest lag, exactly.
+    pub fn max(&self) -> SimSpan {
+        SimSpan::from_ns(self.max_ns)
     }
 
     /// How many tokens were counted.
     pub fn count(&self) -> u64 {
-        self.0.iter().sum()
+        self.counts.iter().sum()
     }
 
     /// The least lag that at least `percent` of the tokens did not exceed, rounded up to its
-    /// bucket's bound; `None` without tokens.
+    /// bucket's bound but not beyond the largest; `None` without tokens.
     pub fn percentile(&self, percent: f64) -> Option<SimSpan> {
         let count = self.count();
         if count == 0 {
@@ -102,10 +133,10 @@ impl LagCounts {
         }
         let rank = ((count as f64 * percent / 100.0).ceil() as u64).clamp(1, count);
         let mut below = 0;
-        for (index, &count) in self.0.iter().enumerate() {
+        for (index, &count) in self.counts.iter().enumerate() {
             below += count;
             if below >= rank {
-                return Some(SimSpan::from_ns(upper_bound(index)));
+                return Some(SimSpan::from_ns(upper_bound(index).min(self.max_ns)));
             }
         }
         None

@@ -7,10 +7,14 @@
 
 mod bounds;
 pub mod count;
+mod delivery;
 pub mod family;
 mod recorder;
 pub mod ring;
+pub mod sim;
+pub mod summary;
+pub mod verdict;
 pub mod vllm;
 
-pub use self::bounds::lag as lag_bounds;
+pub use self::delivery::{Delivered, Delivery};
 pub use self::recorder::{Figures, Measure, Reading, Recorder, Submitted, WindowSizes};

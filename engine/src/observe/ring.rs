@@ -78,7 +78,7 @@ mod tests {
         assert_eq!((since(&ring, 0, 9), ring.pushed()), (vec![3, 7, 7, 7], 6));
         assert_eq!(since(&ring, 4, 9), [7, 7]);
         assert_eq!(since(&ring, 0, 2), [7, 7]);
-        assert_eq!(since(&ring, 6, 9), []);
+        assert!(since(&ring, 6, 9).is_empty());
         ring.push(9, 100);
         assert_eq!((since(&ring, 0, 9), ring.pushed()), (vec![9; 4], 106));
     }
@@ -87,6 +87,6 @@ mod tests {
     fn a_ring_without_room_counts_only() {
         let ring = Ring::new(0);
         ring.push(1, 5);
-        assert_eq!((since(&ring, 0, 9), ring.pushed()), (vec![], 5));
+        assert_eq!((since(&ring, 0, 9).len(), ring.pushed()), (0, 5));
     }
 }

@@ -46,6 +46,9 @@ pub fn families(engines: &[EngineView<'_>], now: f64) -> Vec<Family> {
     all
 }
 
+/// What a series shows of an engine.
+type Shows<'a> = &'a dyn Fn(&Reading) -> f64;
+
 /// Families under construction.
 struct Shown<'a> {
     engines: &'a [EngineView<'a>],
@@ -71,7 +74,7 @@ impl Shown<'_> {
         help: &'static str,
         kind: Kind,
         label: &'static str,
-        values: &[(&str, &dyn Fn(&Reading) -> f64)],
+        values: &[(&str, Shows<'_>)],
     ) {
         let mut family = Family::new(name, help, kind);
         for engine in self.engines {

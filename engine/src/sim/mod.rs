@@ -253,6 +253,15 @@ impl Engine {
         }
     }
 
+    /// The state at the end of the last step, before the next was planned, which is when vLLM sets
+    /// its gauges; of solo engines, the state of this moment.
+    pub fn gauges_after_step(&self) -> Gauges {
+        match self {
+            Self::Instant(_) | Self::FixedRate(_) => self.gauges(),
+            Self::Scheduler(engine) => engine.gauges_after_step(),
+        }
+    }
+
     /// Starts or stops recording what steps do; solo engines have no steps.
     pub fn record_steps(&mut self, recording: Recording) {
         if let Self::Scheduler(engine) = self {

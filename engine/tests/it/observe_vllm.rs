@@ -137,6 +137,7 @@ impl Replay<'_> {
 }
 
 /// Scenarios with a recording of vLLM's `/metrics`.
+#[expect(clippy::disallowed_methods, reason = "recordings are files")]
 fn recordings() -> Vec<(String, Scenario, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
     let mut found = Vec::new();
@@ -260,5 +261,5 @@ fn advance(now: SimTime, engine: &mut Engine, recorder: &mut Recorder) {
         recorder.happened(event, event.at);
     }
     recorder.settle();
-    recorder.gauges(&engine.gauges());
+    recorder.gauges(&engine.gauges_after_step());
 }

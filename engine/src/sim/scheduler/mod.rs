@@ -47,6 +47,8 @@ pub struct Scheduler {
     /// What happened and has not been fetched.
     events: Vec<Event>,
     steps: u64,
+    /// The gauges at the end of the last update, before the next plan.
+    updated: Gauges,
     /// What steps did, if anybody wants to know.
     log: Option<StepLog>,
 }
@@ -90,6 +92,7 @@ impl Scheduler {
             now: SimTime::ZERO,
             events: Vec::new(),
             steps: 0,
+            updated: Gauges::default(),
             log: None,
         }
     }
@@ -169,6 +172,11 @@ impl Scheduler {
         }
     }
 
+    /// The state at the end of the last step, before the next was planned: when vLLM looks.
+    pub fn gauges_after_step(&self) -> Gauges {
+        if self.steps == 0 { self.gauges() } else { self.updated }
+    }
+
     /// The simulated GPU's untimed state, for checks.
     pub fn core(&self) -> &Core {
         &self.core
@@ -204,6 +212,7 @@ impl Scheduler {
                 events.push(Event { at, job: output.job, what });
             });
             self.steps += 1;
+            self.updated = self.gauges();
             if let Some(log) = &mut self.log {
                 log.push(plan.summary(started, time), &plan.details);
             }
