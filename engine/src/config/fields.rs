@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::problem::{Hint, Report, nearest};
 use super::scalar::{Meaning, meaning, meaning_as_boolean, meaning_as_number};
-use super::tree::{Kind, Node, Place, Scalar};
+use super::tree::{Form, Kind, Node, Place, Scalar};
 
 /// A value with the place it was read from, for checks that come later.
 #[derive(Clone, Debug)]
@@ -148,6 +148,7 @@ impl Value {
             Some(Meaning::Number(number)) if number.fract() == 0.0 && number.abs() < 1e18 => {
                 number as i128
             }
+            _ if self.is_digits() => i128::MAX,
             _ => {
                 self.not(report, "a whole number", self.number_hint());
                 return None;
@@ -157,9 +158,13 @@ impl Value {
             Ok(value) if range.contains(&value) => Some(self.placed(value)),
             _ => {
                 let (least, most) = (range.start(), range.end());
+                let shown = match whole {
+                    i128::MAX => "far larger".to_owned(),
+                    whole => whole.to_string(),
+                };
                 let message = match *most {
-                    u64::MAX => format!("must be at least {least}, but is {whole}"),
-                    most => format!("must be from {least} to {most}, but is {whole}"),
+                    u64::MAX => format!("must be at least {least}, but is {shown}"),
+                    most => format!("must be from {least} to {most}, but is {shown}"),
                 };
                 self.problem(report, message, Hint::NONE);
                 None
@@ -204,6 +209,16 @@ impl Value {
         Some(self.placed(number))
     }
 
+    /// An unquoted number with more digits than any type has.
+    fn is_digits(&self) -> bool {
+        self.scalar().is_some_and(|scalar| {
+            scalar.form == Form::Plain
+                && !scalar.text.starts_with('0')
+                && !scalar.text.is_empty()
+                && scalar.text.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    }
+
     /// For the ways in which people write numbers that YAML does not know.
     fn number_hint(&self) -> Hint {
         let Some(text) = self.scalar().map(|scalar| scalar.text.trim()) else { return Hint::NONE };
@@ -246,7 +261,7 @@ impl Value {
         match &self.node.kind {
             Kind::Sequence(items) => Some(self.items(items)),
             Kind::Scalar(_) | Kind::Mapping(_) => {
-                self.not(report, "a list", Hint::new("start each item with `- `"));
+                self.not(report, "a list", Hint::new("start each item with `- `, dash and space"));
                 None
             }
         }
@@ -283,7 +298,14 @@ impl Value {
     /// A mapping whose keys the user chooses.
     pub(super) fn entries(&self, report: &mut Report<'_>) -> Option<Vec<Field>> {
         let Kind::Mapping(entries) = &self.node.kind else {
-            self.not(report, "a mapping (`key: value` lines)", Hint::NONE);
+            // `name:a` is a text for YAML.
+            let hint = self.scalar().and_then(|scalar| {
+                let (key, value) = scalar.text.split_once(':')?;
+                let named =
+                    !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+                named.then(|| format!("write `{key}: {value}`, with a space after the colon"))
+            });
+            self.not(report, "a mapping (`key: value` lines)", Hint::maybe(hint));
             return None;
         };
         let field = |entry: &super::tree::Entry| {

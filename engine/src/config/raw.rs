@@ -228,7 +228,14 @@ impl Model {
             ),
             engine_written: engine.is_some(),
             engine: engine.and_then(|engine| engine.one_of(report, ENGINES)),
-            hardware: fields.name(report, "hardware", &[]),
+            hardware: fields.take(report, "hardware", &[]).and_then(|hardware| {
+                if hardware.is_mapping() {
+                    let hint = "define the profile under `hardware:` at the top of the file";
+                    hardware.problem(report, "must be the name of a profile", Hint::new(hint));
+                    return None;
+                }
+                hardware.name(report)
+            }),
             preset: fields.name(report, "model", &[]),
             hf_config: fields.name(report, "hf_config", &[]),
             engine_class: fields.name(report, "engine_class", &[]),

@@ -168,7 +168,8 @@ impl Builder {
                 if error.info() == "recursion limit exceeded" {
                     return too_deep(at);
                 }
-                Fault::new(at, format!("this is not YAML: {}", error.info()))
+                let fault = Fault::new(at, format!("this is not YAML: {}", error.info()));
+                Fault { hint: syntax_hint(error.info()).map(str::to_owned), ..fault }
             })?;
             let at = Place::start_of(&span);
             match event {
@@ -323,6 +324,26 @@ impl Builder {
         let message = format!("the tag `{handle}{}` is not supported", tag.suffix);
         self.faults.push(Fault::new(at, message).hint("remove it"));
     }
+}
+
+/// What people usually did when the parser says this.
+fn syntax_hint(info: &str) -> Option<&'static str> {
+    const USUALLY: [(&str, &str); 10] = [
+        ("tab", "indent with spaces"),
+        ("escape", "in double quotes write a backslash as \\\\, or use single quotes"),
+        ("mapping values are not allowed", "quote a text that has `: ` in it"),
+        ("indentation in quoted scalar", "is a closing quote missing?"),
+        ("quoted scalar", "is a closing quote missing?"),
+        (
+            "unknown anchor",
+            "quote a text that begins with `*`; an alias needs its `&name` before it",
+        ),
+        ("',' or", "is a closing bracket or a comma missing?"),
+        ("plain scalar cannot start", "quote a text that begins like this"),
+        ("unexpected character", "quote a text that begins with this character"),
+        ("expected '-' indicator", "the keys of one mapping begin in the same column"),
+    ];
+    USUALLY.iter().find(|(words, _)| info.contains(words)).map(|(_, hint)| *hint)
 }
 
 fn too_deep(at: Place) -> Fault {
