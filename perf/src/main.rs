@@ -13,6 +13,7 @@ mod raw;
 mod sys;
 mod target;
 mod timeline;
+mod wire;
 
 /// Measures llmsimulator, side by side with what the machine could do at best.
 #[derive(Parser)]
@@ -28,11 +29,14 @@ enum Measurement {
     Lag(lag::Args),
     /// What deciding an answer costs: matching, tokenising and hashing of short and long messages.
     Matching(matching::Args),
+    /// What the wire costs: reading requests, making and reading frames.
+    Wire(wire::Args),
 }
 
 fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),
+        Measurement::Wire(args) => wire::run(&args),
     }
 }

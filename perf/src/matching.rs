@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let echo = Answer::Content("{last_user_message}".to_owned());
     let echo = Responses::compile(RuleSet { seed: 0, rules: Vec::new(), default: echo })
         .unwrap_or_else(|problems| panic!("our own answer compiles: {problems:?}"));
-    println!("{:<38} {:>9} {:>12} {:>9} {:>9}", "what", "bytes", "CPU us", "ns/byte", "MB/s");
+    Bench::heading();
     for &size in &args.sizes {
         let bench = Bench { size, time: Duration::from_millis(args.measure_ms) };
         measure(&bench, &matcher, &echo, rules.len());
@@ -87,13 +87,19 @@ fn measure(bench: &Bench, matcher: &Matcher, echo: &Responses, entries: usize) {
     });
 }
 
-struct Bench {
-    size: usize,
-    time: Duration,
+/// One line of a table of costs: what something takes for so many bytes.
+pub(crate) struct Bench {
+    pub(crate) size: usize,
+    pub(crate) time: Duration,
 }
 
 impl Bench {
-    fn row<T>(&self, what: &str, mut run: impl FnMut() -> T) {
+    /// The heading of [`Self::row`]'s columns.
+    pub(crate) fn heading() {
+        println!("{:<38} {:>9} {:>12} {:>9} {:>9}", "what", "bytes", "CPU us", "ns/byte", "MB/s");
+    }
+
+    pub(crate) fn row<T>(&self, what: &str, mut run: impl FnMut() -> T) {
         // Batches of at least 50 us, so that reading the clock does not count.
         let once = sys::thread_cpu_ns();
         black_box(run());
