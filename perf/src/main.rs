@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod drain;
 mod lag;
 mod matching;
+mod offline;
 mod raw;
 mod sys;
 mod target;
@@ -31,6 +32,8 @@ enum Measurement {
     Matching(matching::Args),
     /// What the wire costs: reading requests, making and reading frames.
     Wire(wire::Args),
+    /// Tokens simulated per second offline, on one core.
+    Offline(offline::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -38,5 +41,6 @@ fn main() -> std::process::ExitCode {
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),
         Measurement::Wire(args) => wire::run(&args),
+        Measurement::Offline(args) => offline::run(&args),
     }
 }
