@@ -124,9 +124,9 @@ pub(crate) fn run_beside(args: &Args, peer: Option<Peer>) -> ExitCode {
         let workload = Workload { prompt, requests: 512, blocks: 256 * (prompt / 16 + 32), ..main };
         report(&format!("  prompt {prompt}"), workload, args.runs);
     }
-    println!("cache (blocks), prefix caching on");
-    for blocks in [12_800, 100_000, 1_000_000] {
-        let workload = Workload { blocks, prefix_caching: true, ..main };
+    println!("cache (blocks), prefix caching on, batch 16");
+    for blocks in [1_000, 30_000, 1_000_000] {
+        let workload = Workload { blocks, batch: 16, prefix_caching: true, ..main };
         report(&format!("  {blocks} blocks"), workload, args.runs);
     }
     println!("waiting");

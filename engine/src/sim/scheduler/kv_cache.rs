@@ -32,9 +32,10 @@ impl BlockId {
     }
 }
 
-/// One block: 40 bytes together, so that handing one out touches one cache line, whatever the
-/// size of the cache.
+/// One block: 32 bytes that never straddle two cache lines, so that handing one out touches one
+/// line, whatever the size of the cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Block {
     /// Neighbours on the free list; meaningless while the block has a user.
     next: BlockId,
@@ -117,7 +118,7 @@ impl KvCache {
 
     /// The block with `key` that was published first among those that still live.
     pub(super) fn find(&self, key: BlockHash) -> Option<BlockId> {
-        self.prefix.as_ref()?.get(key)
+        self.prefix.as_ref()?.get(key, |block| self.blocks[block.at()].key)
     }
 
     /// One more user of a cached block, which leaves the free list if it was there.
@@ -178,9 +179,11 @@ impl KvCache {
     pub(super) fn publish(&mut self, block: BlockId, key: BlockHash) {
         let Some(prefix) = &mut self.prefix else { return };
         assert!(!self.blocks[block.at()].has_key, "{block:?} has a key already");
-        let (next, prev) = match prefix.get(key) {
+        let blocks = &self.blocks;
+        let key_of = |block: BlockId| blocks[block.at()].key;
+        let (next, prev) = match prefix.get(key, key_of) {
             None => {
-                prefix.set(key, block);
+                prefix.set(key, block, key_of);
                 (block, block)
             }
             Some(first) => {
@@ -210,14 +213,16 @@ impl KvCache {
     fn evict(&mut self, block: BlockId) {
         let Block { key, twin_next, twin_prev, .. } = self.blocks[block.at()];
         let prefix = self.prefix.as_mut().expect("only with prefix caching has a block a key");
+        let blocks = &self.blocks;
+        let key_of = |block: BlockId| blocks[block.at()].key;
         if twin_next == block {
-            prefix.remove(key);
+            prefix.remove(key, key_of);
         } else {
+            if prefix.get(key, key_of) == Some(block) {
+                prefix.set(key, twin_next, key_of);
+            }
             self.blocks[twin_next.at()].twin_prev = twin_prev;
             self.blocks[twin_prev.at()].twin_next = twin_next;
-            if prefix.get(key) == Some(block) {
-                prefix.set(key, twin_next);
-            }
         }
         self.blocks[block.at()].has_key = false;
     }

@@ -98,8 +98,10 @@ impl Scheduler {
     }
 
     /// See [`Engine::submit`](crate::sim::Engine::submit).
-    pub fn submit(&mut self, now: SimTime, job: Job) -> Verdict {
+    pub fn submit(&mut self, now: SimTime, mut job: Job) -> Verdict {
         self.run_before(now);
+        // Something has to be computed before a token can be sampled.
+        job.prompt = job.prompt.max(Tokens::new(1));
         if self.max_num_queued_reqs.is_some_and(|most| self.core.waiting() >= most as usize) {
             return Verdict::Refused(Refusal::QueueFull);
         }

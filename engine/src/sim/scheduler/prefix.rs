@@ -13,23 +13,33 @@ use crate::sim::scheduler::kv_cache::BlockId;
 pub(super) struct PrefixIndex {
     entries: Box<[Entry]>,
     mask: usize,
+    /// A tag's top bits are its home.
+    shift: u32,
     len: u32,
 }
 
+/// Eight bytes, so that a million blocks need 16 MB and not 32: the key itself stands in the block,
+/// and is looked at only if the tag agrees.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    key: BlockHash,
+    tag: u32,
     /// [`BlockId::NONE`] marks an empty place.
     block: BlockId,
 }
 
-const EMPTY: Entry = Entry { key: BlockHash(0), block: BlockId::NONE };
+const EMPTY: Entry = Entry { tag: 0, block: BlockId::NONE };
 
 impl PrefixIndex {
     /// An index that can hold a key for each of `blocks` blocks and stays at most half full.
     pub(super) fn new(blocks: u32) -> Self {
-        let places = (blocks.max(4) as usize * 2).next_power_of_two();
-        Self { entries: vec![EMPTY; places].into_boxed_slice(), mask: places - 1, len: 0 }
+        let places = (u64::from(blocks.max(4)) * 2).next_power_of_two();
+        assert!(places <= 1 << 32, "a cache of {blocks} blocks");
+        Self {
+            entries: vec![EMPTY; places as usize].into_boxed_slice(),
+            mask: places as usize - 1,
+            shift: 32 - places.trailing_zeros(),
+            len: 0,
+        }
     }
 
     /// How many distinct keys are in.
@@ -37,14 +47,24 @@ impl PrefixIndex {
         self.len
     }
 
-    pub(super) fn get(&self, key: BlockHash) -> Option<BlockId> {
-        let entry = self.entries[self.find(key)];
+    /// The block of `key`; `key_of` tells the key of a block that is in.
+    pub(super) fn get(
+        &self,
+        key: BlockHash,
+        key_of: impl Fn(BlockId) -> BlockHash,
+    ) -> Option<BlockId> {
+        let entry = self.entries[self.find(key, key_of)];
         (entry.block != BlockId::NONE).then_some(entry.block)
     }
 
     /// Makes `block` the first of `key`, which may or may not be in.
-    pub(super) fn set(&mut self, key: BlockHash, block: BlockId) {
-        let place = self.find(key);
+    pub(super) fn set(
+        &mut self,
+        key: BlockHash,
+        block: BlockId,
+        key_of: impl Fn(BlockId) -> BlockHash,
+    ) {
+        let place = self.find(key, key_of);
         if self.entries[place].block == BlockId::NONE {
             self.len += 1;
             assert!(
@@ -52,12 +72,12 @@ impl PrefixIndex {
                 "more keys than blocks can be cached"
             );
         }
-        self.entries[place] = Entry { key, block };
+        self.entries[place] = Entry { tag: tag(key), block };
     }
 
     /// Removes `key`, closing the gap so that probing never needs tombstones.
-    pub(super) fn remove(&mut self, key: BlockHash) {
-        let mut hole = self.find(key);
+    pub(super) fn remove(&mut self, key: BlockHash, key_of: impl Fn(BlockId) -> BlockHash) {
+        let mut hole = self.find(key, key_of);
         assert!(self.entries[hole].block != BlockId::NONE, "an uncached key is removed");
         self.len -= 1;
         let mut place = hole;
@@ -68,7 +88,7 @@ impl PrefixIndex {
                 break;
             }
             // An entry may move into the hole unless its home lies strictly between the two.
-            let home = self.home(entry.key);
+            let home = self.home(entry.tag);
             if (place.wrapping_sub(home) & self.mask) >= (place.wrapping_sub(hole) & self.mask) {
                 self.entries[hole] = entry;
                 hole = place;
@@ -83,21 +103,26 @@ impl PrefixIndex {
     }
 
     /// Where `key` is, or the empty place where it belongs.
-    fn find(&self, key: BlockHash) -> usize {
-        let mut place = self.home(key);
+    fn find(&self, key: BlockHash, key_of: impl Fn(BlockId) -> BlockHash) -> usize {
+        let tag = tag(key);
+        let mut place = self.home(tag);
         loop {
             let entry = self.entries[place];
-            if entry.block == BlockId::NONE || entry.key == key {
+            if entry.block == BlockId::NONE || (entry.tag == tag && key_of(entry.block) == key) {
                 return place;
             }
             place = (place + 1) & self.mask;
         }
     }
 
-    fn home(&self, key: BlockHash) -> usize {
-        // Keys are hashes, but perhaps poor ones: spread them once more.
-        (key.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) as usize & self.mask
+    fn home(&self, tag: u32) -> usize {
+        (tag >> self.shift) as usize
     }
+}
+
+/// Keys are hashes, but perhaps poor ones: spread them once more.
+fn tag(key: BlockHash) -> u32 {
+    (key.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
 }
 
 #[cfg(test)]
@@ -106,25 +131,44 @@ mod tests {
     use crate::seed::Seed;
     use std::collections::BTreeMap;
 
+    /// Keys that differ only in their top bits, and some that share a tag: the factor undoes the
+    /// multiplication of [`tag`].
+    fn key_number(number: u64) -> BlockHash {
+        match number {
+            0..80 => BlockHash(number << 56),
+            _ => BlockHash((7 << 32 | number).wrapping_mul(0xF1DE_83E1_9937_733D)),
+        }
+    }
+
+    #[test]
+    fn some_keys_share_a_tag() {
+        assert_eq!((tag(key_number(80)), tag(key_number(95))), (7, 7));
+    }
+
     #[test]
     fn the_index_agrees_with_an_ordered_map_under_churn() {
         let mut random = Seed::new(7).generator();
         let mut index = PrefixIndex::new(64);
-        let mut model = BTreeMap::new();
+        let mut model: BTreeMap<u64, BlockId> = BTreeMap::new();
+        let mut keys = vec![BlockHash(0); 97];
         for turn in 0..20_000u32 {
-            let key = BlockHash(random.below(96) << 56);
-            if model.contains_key(&key) && random.below(2) == 0 {
-                model.remove(&key);
-                index.remove(key);
+            // Each key has a block of its own.
+            let number = random.below(96);
+            let key = key_number(number);
+            let block = BlockId::new(1 + number as u32);
+            if model.contains_key(&key.0) && random.below(2) == 0 {
+                model.remove(&key.0);
+                index.remove(key, |block| keys[block.get() as usize]);
             } else if model.len() < 64 {
-                let block = BlockId::new(1 + turn % 64);
-                model.insert(key, block);
-                index.set(key, block);
+                model.insert(key.0, block);
+                keys[block.get() as usize] = key;
+                index.set(key, block, |block| keys[block.get() as usize]);
             }
             assert_eq!(index.len() as usize, model.len());
-            for probe in 0..96 {
-                let key = BlockHash(probe << 56);
-                assert_eq!(index.get(key), model.get(&key).copied(), "turn {turn}");
+            for number in 0..96 {
+                let key = key_number(number);
+                let found = index.get(key, |block| keys[block.get() as usize]);
+                assert_eq!(found, model.get(&key.0).copied(), "turn {turn}");
             }
         }
     }
