@@ -227,14 +227,10 @@ impl Scheduler {
                 self.plan_until_work(at, events)
             }
         };
-        let Some(plan) = plan else {
-            // Whatever `accepts` let in can run once nothing else does.
-            assert!(self.core.held() == 0, "the GPU idles while {} wait", self.core.held());
-            return;
-        };
+        let Some(plan) = plan else { return };
         let time = self.cost.time(&plan.batch.shape);
         self.gpu = Gpu::Executes { plan, started: at, time };
-        if self.scheduling == Scheduling::Asynchronous && self.core.held() > 0 {
+        if self.scheduling == Scheduling::Asynchronous {
             self.next = Some(self.plan(at, events));
         }
     }
@@ -242,17 +238,16 @@ impl Scheduler {
     /// Plans until a step computes something. Only steps that preempt everything they run compute
     /// nothing though requests are held; they take no time.
     fn plan_until_work(&mut self, at: SimTime, events: &mut Vec<Event>) -> Option<Planned> {
-        loop {
+        while self.core.held() > 0 {
             let plan = self.plan(at, events);
             if !plan.batch.is_empty() {
                 return Some(plan);
             }
-            let again = !plan.batch.preempted.is_empty();
+            // Whatever `accepts` let in can run once nothing else does.
+            assert!(!plan.batch.preempted.is_empty(), "the GPU idles while somebody waits");
             self.spare.push(plan);
-            if !again {
-                return None;
-            }
         }
+        None
     }
 
     fn plan(&mut self, at: SimTime, events: &mut Vec<Event>) -> Planned {
