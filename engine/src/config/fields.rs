@@ -523,6 +523,7 @@ impl Fields {
         for entry in self.entries.iter().filter(|entry| !entry.taken) {
             let hint = match elsewhere(&entry.key) {
                 Some(place) => Hint::new(format!("`{}` belongs {place}", entry.key)),
+                None if !report.is_read() => Hint::NONE,
                 None => {
                     let all = self.asked.iter().chain(&self.aliases).copied();
                     match nearest(&entry.key, all) {

@@ -4,6 +4,7 @@
 //! possible what to write instead. The invariant: problems are collected, never thrown, so that one
 //! run shows all of them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::Source;
@@ -137,11 +138,13 @@ pub(super) fn collect(reports: [Vec<Problem>; 2]) -> Option<Problems> {
 pub(super) struct Report<'a> {
     source: &'a Source,
     problems: Vec<Problem>,
+    /// Of all problems, to be looked up.
+    paths: BTreeSet<String>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn on(source: &'a Source) -> Self {
-        Self { source, problems: Vec::new() }
+        Self { source, problems: Vec::new(), paths: BTreeSet::new() }
     }
 
     /// Notes a problem; one that was already noted (through an alias, say) is not noted again.
@@ -160,17 +163,23 @@ impl<'a> Report<'a> {
                 earlier.place == problem.place && earlier.message == problem.message
             });
         if !said {
+            self.paths.insert(path.to_owned());
             self.problems.push(problem);
         }
     }
 
+    /// Is the next problem one that will be printed? A hint that takes time to find is only worth it
+    /// then: a file of garbage has a million unknown keys.
+    pub(super) fn is_read(&self) -> bool {
+        self.problems.len() < MOST_PRINTED
+    }
+
     /// Has anything been said about the value at `path` or below it?
     pub(super) fn mentions(&self, path: &str) -> bool {
-        self.problems.iter().any(|problem| {
-            problem.path.strip_prefix(path).is_some_and(|rest| {
-                rest.is_empty() || rest.starts_with('.') || rest.starts_with('[')
-            })
-        })
+        let below = |start: String| {
+            self.paths.range(start.clone()..).next().is_some_and(|next| next.starts_with(&start))
+        };
+        self.paths.contains(path) || below(format!("{path}.")) || below(format!("{path}["))
     }
 
     /// All problems, by line, with their source lines filled in.

@@ -4,6 +4,8 @@
 //! What the values mean together is [`resolve`](super::resolve)'s business. The invariant: nothing
 //! here looks at two keys at once, except to refuse two names of one setting.
 
+use std::collections::BTreeMap;
+
 use crate::catalog::{KvCacheDtype, WeightDtype};
 
 use super::fields::{Field, Fields, Placed, Range, Value};
@@ -13,9 +15,12 @@ use super::tree::Place;
 /// The whole file.
 #[derive(Debug, Default)]
 pub(super) struct Models {
-    pub(super) hardware: Vec<Hardware>,
+    pub(super) hardware: Profiles,
     pub(super) models: Vec<Model>,
 }
+
+/// The profiles by name.
+pub(super) type Profiles = BTreeMap<String, Hardware>;
 
 /// A profile of `hardware:`.
 #[derive(Clone, Debug)]
@@ -153,7 +158,9 @@ impl Models {
             Some(profiles) => profiles.entries(report).unwrap_or_default(),
             None => Vec::new(),
         };
-        let hardware = hardware.into_iter().filter_map(|entry| Hardware::read(entry, report));
+        let hardware = hardware.into_iter().filter_map(|entry| {
+            Hardware::read(entry, report).map(|profile| (profile.name.value.clone(), profile))
+        });
         let hardware = hardware.collect();
 
         let hint = Hint::new("write `models:` and below it, for each model, `- name: ...`");

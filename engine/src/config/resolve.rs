@@ -122,7 +122,7 @@ fn unique_names(typed: &raw::Models, report: &mut Report<'_>) {
 fn resolve(
     model: &raw::Model,
     id: ModelId,
-    profiles: &[raw::Hardware],
+    profiles: &raw::Profiles,
     report: &mut Report<'_>,
     read_file: ReadFile<'_>,
 ) -> Option<ModelSpec> {
@@ -188,15 +188,16 @@ pub(super) fn missing(model: &raw::Model, name: &str, report: &mut Report<'_>) {
 /// Reports a name that is neither a profile of the file nor in the catalogue.
 pub(super) fn find_hardware(
     name: &Placed<String>,
-    profiles: &[raw::Hardware],
+    profiles: &raw::Profiles,
     report: &mut Report<'_>,
 ) {
-    if profiles.iter().any(|profile| profile.name.value == name.value) {
+    if profiles.contains_key(&name.value) {
         return;
     }
     let Err(unknown) = catalog::gpu(&name.value) else { return };
-    let own = profiles.iter().map(|profile| profile.name.value.as_str());
-    let hint = match nearest(&name.value, own) {
+    let own = profiles.keys().map(String::as_str);
+    let near = report.is_read().then(|| nearest(&name.value, own)).flatten();
+    let hint = match near {
         Some(near) => Hint::new(format!("did you mean `{near}`?")),
         None => scheduler::candidates(&unknown, catalog::gpus().map(|gpu| gpu.id.as_str())),
     };

@@ -42,7 +42,7 @@ struct Parts {
 
 pub(super) fn resolve(
     model: &raw::Model,
-    profiles: &[raw::Hardware],
+    profiles: &raw::Profiles,
     report: &mut Report<'_>,
     read_file: ReadFile<'_>,
 ) -> Option<Resolved> {
@@ -101,7 +101,7 @@ impl Limits {
 /// The GPU that the model names: a profile of the file, or else one of the catalogue.
 fn gpu<'a>(
     model: &raw::Model,
-    profiles: &[raw::Hardware],
+    profiles: &raw::Profiles,
     report: &mut Report<'_>,
 ) -> Option<Cow<'a, GpuShape>> {
     let Some(name) = &model.hardware else {
@@ -110,7 +110,7 @@ fn gpu<'a>(
         needs(model, raw::SCHEDULER, "hardware", example, report);
         return None;
     };
-    if let Some(profile) = profiles.iter().find(|profile| profile.name.value == name.value) {
+    if let Some(profile) = profiles.get(&name.value) {
         return complete_gpu(profile, report).map(Cow::Owned);
     }
     find_hardware(name, profiles, report);

@@ -518,3 +518,35 @@ fn the_builtin_conversation_has_over_a_thousand_different_answers() {
         .collect();
     assert!(answers.len() >= 1000, "{}", answers.len());
 }
+
+#[test]
+fn large_files_that_mean_nothing_end_soon() {
+    let many = 10_000;
+    let list = |item: &str| format!("models:\n{}", format!("  - {item}\n").repeat(many));
+    let numbered = |line: fn(usize) -> String| (0..many).map(line).collect::<String>();
+    for (text, words) in [
+        (list("{}"), "`name` is missing"),
+        (list("7"), "must be a mapping"),
+        (list("{ name: a, context_length: 8 }"), "used twice"),
+        (list("{ name: a, hardware: x, engine: scheduler }"), "needs `weights`"),
+        (numbered(|i| format!("key{i}: 1\n")), "unknown key"),
+        (
+            format!("hardware:\n{}{GOOD_MODELS}", numbered(|i| format!("  gpu{i}: {{ a: 1 }}\n"))),
+            "unknown key `a`",
+        ),
+        (
+            format!(
+                "hardware:\n{}models:\n{}",
+                numbered(|i| format!("  gpu{i}: {{}}\n")),
+                numbered(|i| format!("  - {{ name: m{i}, context_length: 8, hardware: g{i} }}\n"))
+            ),
+            "there is no hardware profile",
+        ),
+    ] {
+        let problems = models(&text).unwrap_err().to_string();
+        assert!(problems.contains(words), "{words}: {problems}");
+    }
+    let entries = numbered(|i| format!("  - {{ id: e{}, match: {{}} }}\n", i / 2));
+    let problems = responses(&format!("responses:\n{entries}")).unwrap_err().to_string();
+    assert!(problems.contains("matches nothing"), "{problems}");
+}
