@@ -6,6 +6,7 @@
 
 use clap::{Parser, Subcommand};
 
+mod calibration;
 mod drain;
 mod lag;
 mod matching;
@@ -26,6 +27,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// How far the presets are from runs measured on real engines.
+    Calibration(calibration::Args),
     /// Token lag with all streams in one step, beside a bare loop of send() over as many sockets.
     Lag(lag::Args),
     /// What deciding an answer costs: matching, tokenising and hashing of short and long messages.
@@ -38,6 +41,7 @@ enum Measurement {
 
 fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
+        Measurement::Calibration(args) => calibration::run(&args),
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),
         Measurement::Wire(args) => wire::run(&args),

@@ -16,12 +16,27 @@ pub struct EngineClass {
     pub engine: &'static str,
     /// The GPUs and runs that it was fitted on.
     pub fitted_on: &'static str,
+    /// What it is for.
+    pub scope: Scope,
     /// The constants of a step.
     pub efficiency: Efficiency,
     /// Time per request outside of steps: half before it is queued, half after its last token.
     pub request_overhead: SimSpan,
     /// What the engine gives to its KV cache.
     pub kv_memory: KvMemory,
+}
+
+/// What an engine class is for; `any` in the one that was fitted on nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// `vllm`, `vllm-v0`, `trtllm` or `sglang`.
+    pub family: &'static str,
+    /// The GPUs' architecture, as [`architecture`](super::architecture) names it.
+    pub architecture: &'static str,
+    /// The format of the weights: `bf16`, `fp8` or `mxfp4`.
+    pub weights: &'static str,
+    /// `dense` or `moe`.
+    pub models: &'static str,
 }
 
 /// How an engine sizes its KV cache.
@@ -38,6 +53,12 @@ static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
         id: row.text("id"),
         engine: row.text("engine"),
         fitted_on: row.text("fitted_on"),
+        scope: Scope {
+            family: row.text("family"),
+            architecture: row.text("architecture"),
+            weights: row.text("weights"),
+            models: row.text("models"),
+        },
         efficiency: Efficiency {
             weight_bandwidth: row.number("mbu"),
             linear_compute: row.number("mfu"),
@@ -85,7 +106,7 @@ mod tests {
     #[test]
     fn every_class_is_a_set_that_can_be() {
         assert_eq!(EngineClass::generic().id, "generic");
-        assert_eq!(engine_classes().len(), 9);
+        assert_eq!(engine_classes().len(), 17);
         for class in engine_classes() {
             let e = class.efficiency;
             for share in [
@@ -97,7 +118,7 @@ mod tests {
             ] {
                 assert!((0.1..=1.0).contains(&share), "{}: {share}", class.id);
             }
-            assert!((0.5e-3..5e-3).contains(&e.host_per_step), "{}", class.id);
+            assert!((0.3e-3..5e-3).contains(&e.host_per_step), "{}", class.id);
             assert!((5e-6..50e-6).contains(&e.host_per_layer), "{}", class.id);
         }
     }
@@ -107,7 +128,7 @@ mod tests {
         let class = engine_class("vllm-v1-hopper-bf16").unwrap();
         assert_eq!(class.efficiency.linear_compute, 0.66);
         assert_eq!(class.request_overhead, SimSpan::from_ms(25));
-        assert_eq!(engine_class("trtllm").unwrap().kv_memory, KvMemory::OfRest);
+        assert_eq!(engine_class("trtllm-hopper-fp8").unwrap().kv_memory, KvMemory::OfRest);
         assert!(engine_class("vllm-hopper").unwrap_err().candidates.len() >= 3);
     }
 }

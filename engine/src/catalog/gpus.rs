@@ -64,6 +64,16 @@ pub fn gpus() -> impl Iterator<Item = &'static GpuShape> + Clone {
     GPUS.iter().map(|(_, gpu)| gpu)
 }
 
+/// The architecture of a GPU of the catalogue: `Hopper`, `CDNA3`, ...; GPUs of one architecture run
+/// the same kernels.
+pub fn architecture(gpu: &GpuShape) -> Option<&'static str> {
+    let place = GPUS.iter().position(|(id, _)| *id == gpu.id)?;
+    Some(ARCHITECTURES[place])
+}
+
+static ARCHITECTURES: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| Row::parse_all(include_str!("../../data/gpus.csv"), |row| row.text("arch")));
+
 /// The GPU that `name` means.
 ///
 /// # Errors
@@ -82,6 +92,7 @@ mod tests {
         assert_eq!(h100.name, "H100 SXM5 80GB");
         assert_eq!((h100.bandwidth, h100.bf16_peak), (3.35e12, 989e12));
         assert_eq!((h100.fp8_peak, h100.fp4_peak, h100.link), (Some(1979e12), None, Some(450e9)));
+        assert_eq!(architecture(h100), Some("Hopper"));
         // 79.6 GiB.
         assert_eq!(h100.hbm.get(), 85_469_849_190);
     }

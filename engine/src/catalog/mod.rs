@@ -16,11 +16,11 @@ mod gpus;
 mod hf_config;
 mod models;
 
-pub use classes::{EngineClass, KvMemory, engine_class, engine_classes};
+pub use classes::{EngineClass, KvMemory, Scope, engine_class, engine_classes};
 pub use deployment::{
     DECODE_CONTEXT, Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype,
 };
-pub use gpus::{GpuShape, gpu, gpus};
+pub use gpus::{GpuShape, architecture, gpu, gpus};
 pub use hf_config::{CannotDerive, derive};
 pub use models::{Attention, ModelShape, model, models};
 

@@ -50,7 +50,7 @@ fn write(out: &mut String) -> std::fmt::Result {
     }
     writeln!(out, "\nengine_class:")?;
     for class in catalog::engine_classes() {
-        writeln!(out, "  {:<22} {}; fitted on: {}", class.id, class.engine, class.fitted_on)?;
+        writeln!(out, "  {:<26} {}; fitted on: {}", class.id, class.engine, class.fitted_on)?;
     }
     writeln!(
         out,
