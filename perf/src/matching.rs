@@ -70,6 +70,12 @@ fn measure(bench: &Bench, matcher: &Matcher, echo: &Responses, entries: usize) {
     assert_eq!(matcher.find(&hit).map(|hit| hit.rule), Some(last));
     bench.row("match, last regex at the end", || matcher.find(black_box(&hit)).is_some());
 
+    // A pattern with a Unicode `\b` cannot be run by a DFA over other than ASCII.
+    for (what, word) in [("the same, with dashes", " – "), ("the same, with umlauts", " öf ")] {
+        let hit = hit.replace(" of ", word);
+        bench.row(what, || matcher.find(black_box(&hit)).is_some());
+    }
+
     bench.row("count tokens", || tokenizer::count(black_box(input)));
     let block_size = NonZeroU32::new(16).expect("not zero");
     bench.row("count and hash blocks of 16", || {
@@ -159,7 +165,7 @@ fn message(size: usize) -> String {
             _ => &COMMON,
         };
         text.push_str(words[random.below(words.len() as u64) as usize]);
-        text.push_str([" ", " ", " ", " ", " ", " ", ", ", ". "][random.below(8) as usize]);
+        text.push_str([" ", " ", " ", " ", " ", ", ", ". ", ".\n"][random.below(8) as usize]);
     }
     text.truncate(size);
     text

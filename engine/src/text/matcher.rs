@@ -18,9 +18,12 @@
 
 use memchr::memmem;
 use regex_automata::PatternID;
-use regex_automata::meta::{BuildError, Regex};
+use regex_automata::meta::Regex;
+use regex_automata::nfa::thompson::{NFA, pikevm::PikeVM};
+use regex_automata::util::captures::Captures;
 use regex_syntax::hir::Hir;
 
+use super::boundary::{self, Exact};
 use super::fold::{Fold, FoldBuilder};
 use super::prefilter::{self, Found, WordId, Words, WordsBuilder};
 use super::responses::{Operator, Place, Rule, RuleProblem};
@@ -80,9 +83,42 @@ enum Meaning {
 #[derive(Debug)]
 struct Pattern {
     rule: RuleIndex,
-    regex: Regex,
+    search: Search,
     /// Of each of these at least one word must occur. The first makes it a candidate.
     clauses: Vec<Vec<WordId>>,
+}
+
+/// A compiled pattern.
+#[derive(Debug)]
+struct Search {
+    /// The pattern, or its relaxed form.
+    regex: Regex,
+    /// The pattern itself, if `regex` is its relaxed form.
+    exact: Option<Exact>,
+}
+
+impl Search {
+    fn memory_usage(&self) -> usize {
+        self.regex.memory_usage() + self.exact.as_ref().map_or(0, Exact::memory_usage)
+    }
+
+    fn is_match(&self, input: &str) -> bool {
+        match &self.exact {
+            Some(exact) => exact.is_match(&self.regex, input),
+            None => self.regex.is_match(input),
+        }
+    }
+
+    fn captures(&self, input: &str) -> Captures {
+        match &self.exact {
+            Some(exact) if !input.is_ascii() => exact.captures(&self.regex, input),
+            _ => {
+                let mut captures = self.regex.create_captures();
+                self.regex.captures(input, &mut captures);
+                captures
+            }
+        }
+    }
 }
 
 /// The first rule that matches.
@@ -91,17 +127,16 @@ pub struct Hit<'a> {
     /// Its index.
     pub rule: usize,
     /// The pattern that matched, if it is a `regex` rule.
-    regex: Option<&'a Regex>,
+    pattern: Option<&'a Search>,
 }
 
 impl<'a> Hit<'a> {
     /// The named groups of the match in `input`, which must be the text that was matched; empty
     /// where a group took no part.
     pub fn named_groups<'i>(&self, input: &'i str) -> Vec<(&'a str, &'i str)> {
-        let Some(regex) = self.regex else { return Vec::new() };
-        let mut captures = regex.create_captures();
-        regex.captures(input, &mut captures);
-        let names = regex.group_info().pattern_names(PatternID::ZERO);
+        let Some(search) = self.pattern else { return Vec::new() };
+        let captures = search.captures(input);
+        let names = search.regex.group_info().pattern_names(PatternID::ZERO);
         names
             .enumerate()
             .filter_map(|(index, name)| {
@@ -128,7 +163,7 @@ impl Matcher {
         let mut names: Vec<String> = self.patterns[first..]
             .iter()
             .take_while(|pattern| pattern.rule == rule)
-            .flat_map(|pattern| pattern.regex.group_info().all_names())
+            .flat_map(|pattern| pattern.search.regex.group_info().all_names())
             .filter_map(|(_, _, name)| name.map(str::to_owned))
             .collect();
         names.sort_unstable();
@@ -141,7 +176,7 @@ impl Matcher {
         let folded = self.fold.text(input);
         let anchored = self.anchored.find(&folded);
         if anchored < self.first_searched {
-            return Some(Hit { rule: anchored, regex: None });
+            return Some(Hit { rule: anchored, pattern: None });
         }
         let found = self.words.find(&folded);
         let mut candidates = self.wordless.clone();
@@ -154,10 +189,10 @@ impl Matcher {
                 break;
             }
             if pattern.is_match(input, &found) {
-                return Some(Hit { rule: pattern.rule, regex: Some(&pattern.regex) });
+                return Some(Hit { rule: pattern.rule, pattern: Some(&pattern.search) });
             }
         }
-        (best != usize::MAX).then_some(Hit { rule: best, regex: None })
+        (best != usize::MAX).then_some(Hit { rule: best, pattern: None })
     }
 
     /// Collects the patterns worth trying; returns the best match without them, at most `best`.
@@ -191,7 +226,7 @@ impl Matcher {
 impl Pattern {
     fn is_match(&self, input: &str, found: &Found) -> bool {
         self.clauses.iter().all(|words| words.iter().any(|&word| found.has(word)))
-            && self.regex.is_match(input)
+            && self.search.is_match(input)
     }
 }
 
@@ -282,11 +317,11 @@ impl Builder {
                 ALL_PATTERNS_BYTES >> 20
             ));
         }
-        let regex = compile(&hir).inspect_err(|_| {
+        let search = compile(&hir).inspect_err(|_| {
             self.pattern_bytes += REFUSED_PATTERN_BYTES;
         })?;
-        self.pattern_bytes += regex.memory_usage();
-        for (_, _, name) in regex.group_info().all_names() {
+        self.pattern_bytes += search.memory_usage();
+        for (_, _, name) in search.regex.group_info().all_names() {
             if let Some(name @ ("last_user_message" | "model")) = name {
                 return Err(format!("the group `{name}` has the name of a placeholder; rename it"));
             }
@@ -306,7 +341,7 @@ impl Builder {
             .iter()
             .map(|words| words.iter().map(|required| self.words.id(word(required))).collect())
             .collect();
-        self.patterns.push(Pattern { rule, regex, clauses });
+        self.patterns.push(Pattern { rule, search, clauses });
         Ok(())
     }
 
@@ -368,20 +403,38 @@ fn parse(pattern: &str) -> Result<Hir, String> {
     })
 }
 
-fn compile(hir: &Hir) -> Result<Regex, String> {
+fn compile(hir: &Hir) -> Result<Search, String> {
     // Without the one-pass and the full DFA: a `(?P<city>\w+)` takes 66 KB instead of 740, and one
     // matching pattern per request does not need them.
     let config = Regex::config().nfa_size_limit(Some(PATTERN_BYTES)).onepass(false).dfa(false);
-    Regex::builder().configure(config).build_from_hir(hir).map_err(|error: BuildError| match error
-        .size_limit()
-    {
-        Some(_) => format!(
-            "takes more than {} MiB compiled; use smaller repetitions, or `(?-u)` for \
-                 classes of ASCII only",
-            PATTERN_BYTES >> 20
+    let relaxed = boundary::relaxed(hir);
+    let regex = Regex::builder()
+        .configure(config)
+        .build_from_hir(relaxed.as_ref().unwrap_or(hir))
+        .map_err(|error| too_large(error.size_limit(), &error))?;
+    let exact = match relaxed {
+        None => None,
+        Some(_) => {
+            let nfa = NFA::compiler()
+                .configure(NFA::config().nfa_size_limit(Some(PATTERN_BYTES)))
+                .build_from_hir(hir)
+                .map_err(|error| too_large(error.size_limit(), &error))?;
+            let vm = PikeVM::new_from_nfa(nfa).map_err(|error| too_large(None, &error))?;
+            Some(Exact::new(vm))
+        }
+    };
+    Ok(Search { regex, exact })
+}
+
+fn too_large(limit: Option<usize>, error: &dyn std::error::Error) -> String {
+    match limit {
+        Some(limit) => format!(
+            "takes more than {} MiB compiled; use smaller repetitions, or `(?-u)` for classes of \
+             ASCII only",
+            limit >> 20
         ),
         None => format!("not a regular expression: {error}"),
-    })
+    }
 }
 
 /// All `exact` and `starts_with` values, sorted, so that those that agree with the input so far are

@@ -8,6 +8,7 @@
 //! [`script`] holds the answer, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
 //! asked.
 
+mod boundary;
 mod fold;
 pub mod matcher;
 mod prefilter;

@@ -104,6 +104,30 @@ fn the_same_request_gets_the_same_answer_from_every_server() {
     });
 }
 
+/// Worked out by a separate program from the description in `text::responses` and the algorithm in
+/// `seed.rs`: a release that changes them changes everybody's answers.
+#[test]
+fn choices_are_those_of_the_documented_formula() {
+    let responses = Responses::compile(example()).unwrap();
+    for (seed, city, variant, length) in [
+        (42, "Oslo", 1, 234),
+        (42, "Bergen", 0, 374),
+        (42, "São Paulo", 1, 314),
+        (7, "Oslo", 1, 223),
+        (7, "Bergen", 1, 399),
+        (7, "São Paulo", 0, 395),
+        (-7, "Oslo", 1, 270),
+        (-7, "Bergen", 1, 266),
+        (-7, "São Paulo", 1, 332),
+    ] {
+        let weather = ask(&responses, &format!("weather in {city}"), Some(seed)).text();
+        let expected = ["It's sunny in", "Expect light rain in"][variant];
+        assert!(weather.starts_with(expected), "{seed} {city}: {weather}");
+        let explained = ask(&responses, &format!("explain {city}"), Some(seed));
+        assert_eq!(explained.len(), Tokens::new(length), "{seed} {city}");
+    }
+}
+
 #[test]
 fn the_seed_of_a_request_overrides_that_of_the_file() {
     let responses = Responses::compile(example()).unwrap();
