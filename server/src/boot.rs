@@ -253,7 +253,7 @@ impl Server {
                     }
                 }
                 Err(why) => {
-                    server.stop(Duration::ZERO);
+                    drop(server);
                     let message = format!(
                         "no I/O driver could be set up: {why}. Try --io-driver auto, or a higher \
                          `ulimit -l` for io_uring"
@@ -286,9 +286,15 @@ impl Server {
     /// Takes no more connections, lets what is under way finish until `grace` is over, then cuts
     /// it. Returns what the server has done in its life.
     pub fn stop(mut self, grace: Duration) -> Totals {
+        self.shut_down(grace);
+        self.totals()
+    }
+
+    fn shut_down(&mut self, grace: Duration) {
+        let Some(acceptor) = self.acceptor.take() else { return };
         // Wakes the acceptor out of its wait.
         let _ = SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
-        self.acceptor.take().into_iter().for_each(join);
+        join(acceptor);
         drain::drain(&self.control, self.io_threads.len(), &self.io_ended, grace);
         self.io_threads.drain(..).for_each(join);
         self.stop_gpus.store(true, Ordering::Relaxed);
@@ -299,7 +305,12 @@ impl Server {
         // The last GPU thread has closed the last journal and the last tap.
         self.journal.take().into_iter().for_each(join);
         self.step_writer.take().into_iter().for_each(StepWriter::join);
-        self.totals()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down(Duration::ZERO);
     }
 }
 
@@ -503,10 +514,9 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
         .expect("a process that cannot start a thread cannot serve")
 }
 
+/// A thread that panicked has said so already, and the others must still be joined.
 fn join(thread: JoinHandle<()>) {
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+    let _ = thread.join();
 }
 
 /// As many as were asked for, if the open files allow it.

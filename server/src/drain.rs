@@ -68,13 +68,18 @@ impl Control {
 /// `ended` that it is done.
 pub(crate) fn drain(control: &Control, io_threads: usize, ended: &Receiver<()>, grace: Duration) {
     control.enter(Phase::Draining);
-    let deadline = Instant::now() + grace;
+    // A deadline beyond what the clock can tell is none.
+    let deadline = Instant::now().checked_add(grace);
     let mut running = io_threads;
     while running > 0 {
-        match ended.recv_deadline(deadline) {
-            Ok(()) => running -= 1,
-            Err(_) => break,
+        let one_ended = match deadline {
+            Some(deadline) => ended.recv_deadline(deadline).is_ok(),
+            None => ended.recv().is_ok(),
+        };
+        if !one_ended {
+            break;
         }
+        running -= 1;
     }
     control.enter(Phase::Cutting);
     while running > 0 {

@@ -1,4 +1,12 @@
-//! Integration tests: real sockets, real clients.
+//! Integration tests of the server: real sockets, real clients.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
 mod cli;
+mod client;
+mod ending;
+mod fixture;
+mod http;
+mod identity;
+mod journal;
+mod load;
+mod streams;

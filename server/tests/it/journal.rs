@@ -1,0 +1,54 @@
+//! A live run, written down and lived through again without a clock.
+
+use std::time::Duration;
+
+use llmsim_engine::sim::journal::replay;
+
+use crate::client::{Client, streaming, whole};
+use crate::fixture;
+
+#[test]
+fn a_live_run_replayed_offline_gives_the_same_events_byte_for_byte() {
+    let directory = std::env::temp_dir().join(format!("llmsim-journal-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("run");
+    let settings = fixture::settings();
+    let specs: Vec<_> = settings
+        .config
+        .models
+        .iter()
+        .map(|model| (model.name.clone(), model.engine.clone()))
+        .collect();
+    let server = fixture::start_with(|settings| settings.logs.journal = Some(path.clone()));
+    let mut clients: Vec<Client> = (0..100).map(|_| Client::new(&server)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let model = ["org/paced", "batched"][number % 2];
+        let message = format!("[hundred] {}", "word ".repeat(number));
+        let body =
+            if number % 3 == 0 { whole(model, &message) } else { streaming(model, &message) };
+        client.post("/v1/chat/completions", &body);
+    }
+    // Some hang up in the middle of it.
+    let quitters = clients.split_off(80);
+    fixture::wait_until(&server, "tokens", |totals| totals.tokens > 500);
+    drop(quitters);
+    for client in &mut clients {
+        assert_eq!(client.response().status, 200);
+    }
+    fixture::wait_until(&server, "an end", |totals| totals.in_flight == 0);
+    let mut client = Client::new(&server);
+    client.send("POST /reset_prefix_cache HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+    client.chat(&whole("batched", "x"));
+    server.stop(Duration::from_secs(60));
+
+    for (model, file) in [("org/paced", "run.org_paced.0"), ("batched", "run.batched.0")] {
+        let inputs = std::fs::read_to_string(directory.join(file)).unwrap();
+        let events = std::fs::read_to_string(directory.join(format!("{file}.events"))).unwrap();
+        let (_, spec) = specs.iter().find(|(name, _)| name == model).unwrap();
+        let replayed = replay(&inputs, &mut spec.build()).unwrap();
+        assert!(events.lines().count() > 3000, "{model}: {} events", events.lines().count());
+        assert!(replayed == events, "{model}: the replay differs");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,0 +1,137 @@
+//! Streams and whole answers, one at a time.
+
+use crate::client::{Client, content_of, streaming, whole};
+use crate::fixture::{self, DEFAULT_TEXT};
+
+#[test]
+fn a_stream_is_role_tokens_finish_usage_and_done() {
+    let server = fixture::start();
+    for model in ["instant", "org/paced", "batched"] {
+        let mut client = Client::new(&server);
+        let response = client.chat(&format!(
+            r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hello"}}],"stream":true,
+                "stream_options":{{"include_usage":true}}}}"#
+        ));
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("content-type"), Some("text/event-stream; charset=utf-8"));
+        assert_eq!(response.header("cache-control"), Some("no-cache"));
+        let events = response.events();
+        // Role, eight tokens, finish, usage, the end.
+        assert_eq!(events.len(), 1 + 8 + 1 + 1 + 1, "{model}: {events:#?}");
+        let text: String = events[1..9].iter().map(|event| content_of(event)).collect();
+        assert_eq!(text, DEFAULT_TEXT);
+        assert!(events[9].contains(r#""finish_reason":"stop""#));
+        assert!(events[10].contains(r#""choices":[]"#));
+        // "Hello" as a user's message: 1 token, 4 around it, 3 before the answer.
+        let usage = r#""usage":{"prompt_tokens":8,"completion_tokens":8,"total_tokens":16"#;
+        assert!(events[10].contains(usage), "{}", events[10]);
+        assert!(events[..10].iter().all(|event| event.contains(r#""usage":null"#)));
+        assert_eq!(events[11], "[DONE]");
+    }
+}
+
+#[test]
+fn a_whole_answer_says_the_same_as_a_stream() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let response = client.chat(&whole(model, "quotes"));
+        assert_eq!(
+            (response.status, response.header("content-type")),
+            (200, Some("application/json"))
+        );
+        let body = response.text();
+        let content = "\"content\":\"She said \\\"no\\\\yes\\\"\\nand\\tthen 你好 😀.\"";
+        assert!(body.contains(content), "{body}");
+        assert!(body.contains(r#""object":"chat.completion""#));
+        assert!(body.contains(r#""finish_reason":"stop""#));
+        let streamed = client.chat(&streaming(model, "quotes")).streamed_text();
+        assert_eq!(streamed, "She said \"no\\yes\"\nand\tthen 你好 😀.");
+    }
+}
+
+#[test]
+fn max_tokens_cuts_and_says_so() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let body = streaming(model, "x").replace("\"stream\"", "\"max_tokens\":3,\"stream\"");
+        let response = client.chat(&body);
+        assert_eq!(response.streamed_text(), "One two three");
+        assert!(response.text().contains(r#""finish_reason":"length""#));
+    }
+}
+
+#[test]
+fn ignore_eos_runs_to_the_limit() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let extra = "\"max_tokens\":20,\"ignore_eos\":true,\"stream\"";
+    let response = client.chat(&streaming("batched", "x").replace("\"stream\"", extra));
+    let text = response.streamed_text();
+    // 8 + 8 + 4 tokens of the same answer.
+    assert_eq!(text, format!("{DEFAULT_TEXT}{DEFAULT_TEXT}One two three four"));
+    assert!(response.text().contains(r#""finish_reason":"length""#));
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_refused_before_the_first_byte_of_a_stream() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let response = client.chat(&streaming("batched", &"word ".repeat(5000)));
+    assert_eq!(response.status, 400);
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    assert!(response.text().contains("maximum context length is 4096 tokens"));
+    assert!(response.text().contains(r#""code":"context_length_exceeded""#));
+    // Over 64 KiB: read by a helper, with the same result; the connection lives on.
+    let long = client.chat(&streaming("batched", &"word ".repeat(50_000)));
+    assert_eq!(long.status, 400);
+    assert!(long.text().contains(r#""code":"context_length_exceeded""#));
+    assert_eq!(client.chat(&streaming("instant", "x")).streamed_text(), DEFAULT_TEXT);
+}
+
+#[test]
+fn a_long_prompt_is_answered_like_a_short_one() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let response = client.chat(&streaming("instant", &"word ".repeat(60_000)));
+    assert_eq!(response.streamed_text(), DEFAULT_TEXT);
+}
+
+#[test]
+fn a_second_turn_finds_the_first_in_the_prefix_cache() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let question = "word ".repeat(100);
+    let cached = |body: &str| {
+        let (_, rest) = body.split_once(r#""cached_tokens":"#).unwrap();
+        rest.split(',').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(cached(client.chat(&whole("batched", &question)).text()), 0);
+    // 4 + 101 tokens and 3 before the answer of 8: 116, of which 7 blocks of 16 are full. What
+    // follows differs from block 7 on, and the last block of a prompt is never taken as cached.
+    let second = format!(
+        r#"{{"model":"batched","messages":[{{"role":"user","content":"{question}"}},
+            {{"role":"assistant","content":"{DEFAULT_TEXT}"}},
+            {{"role":"user","content":"And now?"}}]}}"#
+    );
+    assert_eq!(cached(client.chat(&second).text()), 112);
+    // All jobs are over, so the cache can be forgotten.
+    client.send("POST /reset_prefix_cache HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+    assert_eq!(cached(client.chat(&second).text()), 0);
+}
+
+#[test]
+fn the_head_of_a_stream_comes_before_its_first_token() {
+    // Gateways time out on headers and on the first byte separately. A prompt of 100,000 tokens
+    // takes this model 0.1 s: the head must not wait for it.
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    client.post("/v1/chat/completions", &streaming("org/paced", &"word ".repeat(90_000)));
+    let (status, _) = client.head();
+    assert_eq!(status, 200);
+    let tokens = server.totals().tokens;
+    assert_eq!(tokens, 0, "the head came with the first token");
+    while client.chunk().is_some() {}
+}
