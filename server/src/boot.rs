@@ -7,7 +7,6 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -43,7 +42,6 @@ pub struct Server {
     io_threads: Vec<JoinHandle<()>>,
     gpu_threads: Vec<JoinHandle<()>>,
     inboxes: Vec<Arc<Inbox>>,
-    stop_gpus: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
     boot_log: Vec<String>,
     journal: Option<JoinHandle<()>>,
@@ -137,7 +135,6 @@ impl Server {
         let control = Arc::new(Control::new(doors.clone()));
         let inboxes: Vec<Arc<Inbox>> =
             topology.gpu.iter().map(|_| Arc::new(Inbox::new())).collect();
-        let stop_gpus = Arc::new(AtomicBool::new(false));
         let is_realtime = settings.threads.priority == Priority::Realtime;
 
         // GPU threads, and the rings from them to the I/O threads.
@@ -168,7 +165,6 @@ impl Server {
                 inbox: Arc::clone(&inboxes[number]),
                 reporters,
                 shard,
-                stop: Arc::clone(&stop_gpus),
                 spin: topology.spin,
             };
             let cpu = seats.cpu;
@@ -235,7 +231,6 @@ impl Server {
             io_threads,
             gpu_threads,
             inboxes,
-            stop_gpus,
             acceptor: Some(acceptor),
             boot_log: Vec::new(),
             journal,
@@ -297,10 +292,7 @@ impl Server {
         join(acceptor);
         drain::drain(&self.control, self.io_threads.len(), &self.io_ended, grace);
         self.io_threads.drain(..).for_each(join);
-        self.stop_gpus.store(true, Ordering::Relaxed);
-        for inbox in &self.inboxes {
-            inbox.bell.ring();
-        }
+        self.inboxes.iter().for_each(|inbox| inbox.close());
         self.gpu_threads.drain(..).for_each(join);
         // The last GPU thread has closed the last journal and the last tap.
         self.journal.take().into_iter().for_each(join);

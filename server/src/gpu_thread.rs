@@ -6,7 +6,6 @@
 //! simulated step times are exact whatever the clients do; being late shows only as lag.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use llmsim_engine::record::Note;
@@ -198,7 +197,6 @@ pub(crate) struct GpuThread {
     /// One per I/O thread.
     pub(crate) reporters: Vec<Reporter>,
     pub(crate) shard: Arc<GpuShard>,
-    pub(crate) stop: Arc<AtomicBool>,
     pub(crate) spin: Spin,
 }
 
@@ -209,7 +207,7 @@ impl GpuThread {
         self.inbox.bell.serve_thread(std::thread::current());
         let mut events = Vec::with_capacity(4096);
         let mut pause = Pause::new(self.spin);
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.inbox.is_closed() {
             self.take_orders(&mut events);
             self.advance(&mut events);
             for reporter in &mut self.reporters {
@@ -366,7 +364,7 @@ impl Pause {
         let margin = self.margin.min(SimSpan::from_ns(period.as_ns() / 50));
         loop {
             let now = clock.now();
-            if now >= deadline || !inbox.is_empty() {
+            if now >= deadline || !inbox.is_quiet() {
                 return;
             }
             let left = deadline - now;
@@ -410,7 +408,7 @@ impl Pause {
 
 fn sleep(inbox: &Inbox, time: Option<Duration>) {
     inbox.bell.about_to_sleep();
-    if inbox.is_empty() {
+    if inbox.is_quiet() {
         match time {
             Some(time) => std::thread::park_timeout(time),
             None => std::thread::park(),

@@ -223,12 +223,13 @@ impl Io {
             self.take_reports(rings);
             if self.generations.borrow_mut().send_some(SENDS_PER_TURN) {
                 let mut pass = pass.borrow_mut();
+                let Some(passer) = &pass.passer else {
+                    // It has not run yet: there is nobody to give way to.
+                    continue;
+                };
+                passer.wake_by_ref();
                 pass.dispatcher = Some(cx.waker().clone());
-                if let Some(passer) = &pass.passer {
-                    passer.wake_by_ref();
-                    return Poll::Pending;
-                }
-                // The other task has not run yet: there is nobody to give way to.
+                return Poll::Pending;
             }
             if self.told_phase.get() != Phase::Serving && self.conns.borrow().open == 0 {
                 return Poll::Ready(());

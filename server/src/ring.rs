@@ -93,6 +93,7 @@ impl Doorbell {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     orders: ArrayQueue<Order>,
+    closed: AtomicBool,
     pub(crate) bell: Doorbell,
 }
 
@@ -102,7 +103,11 @@ impl Inbox {
     const CAPACITY: usize = 8192;
 
     pub(crate) fn new() -> Self {
-        Self { orders: ArrayQueue::new(Self::CAPACITY), bell: Doorbell::default() }
+        Self {
+            orders: ArrayQueue::new(Self::CAPACITY),
+            closed: AtomicBool::new(false),
+            bell: Doorbell::default(),
+        }
     }
 
     /// Hands the order over and wakes the GPU thread, or gives it back if the queue is full.
@@ -116,8 +121,19 @@ impl Inbox {
         self.orders.pop()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.orders.is_empty()
+    /// Nothing more will be ordered, and the GPU thread may end.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether the GPU thread may sleep: no order waits, nor the end.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.orders.is_empty() && !self.is_closed()
     }
 }
 
@@ -274,7 +290,7 @@ mod tests {
                         continue;
                     }
                     inbox.bell.about_to_sleep();
-                    if inbox.is_empty() {
+                    if inbox.is_quiet() {
                         std::thread::park();
                     }
                     inbox.bell.awake();
@@ -290,5 +306,27 @@ mod tests {
             }
         }
         reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_the_end_whenever_it_comes() {
+        for _ in 0..2_000 {
+            let inbox = Arc::new(Inbox::new());
+            let reader = {
+                let inbox = Arc::clone(&inbox);
+                std::thread::spawn(move || {
+                    inbox.bell.serve_thread(std::thread::current());
+                    while !inbox.is_closed() {
+                        inbox.bell.about_to_sleep();
+                        if inbox.is_quiet() {
+                            std::thread::park();
+                        }
+                        inbox.bell.awake();
+                    }
+                })
+            };
+            inbox.close();
+            reader.join().unwrap();
+        }
     }
 }

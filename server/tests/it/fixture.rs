@@ -28,7 +28,7 @@ models:
     engine: scheduler
     hardware: gpu
     weights: { parameters_billion: 1, bytes_per_parameter: 2 }
-    kv_cache: { bytes_per_token: 57344, block_size: 16, num_gpu_blocks_override: 20000 }
+    kv_cache: { bytes_per_token: 57344, block_size: 16, num_gpu_blocks_override: 300000 }
     scheduler: { max_batch_tokens: 16384, max_num_sequences: 1024 }
 ";
 
