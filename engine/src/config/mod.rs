@@ -1,8 +1,8 @@
 //! The two configuration files: from text to what it means.
 //!
-//! The steps are `tree` (YAML with positions), `fields` (typed access), `raw` and `rules` (each key
-//! as typed), `resolve` (what the keys mean together) and, for whatever went wrong on the way,
-//! [`problem`](Problems). No file is read here: the texts come in as [`Source`]s. The invariant: a
+//! The steps are `tree` (YAML with positions), `value` and `fields` (typed access), `raw` and `rules`
+//! (each key as typed), `resolve`, `scheduler` and `sizes` (what the keys mean together) and, for
+//! whatever went wrong on the way, [`problem`](Problems). No file is read here: the texts come in as [`Source`]s. The invariant: a
 //! [`Config`] that exists is valid, and nothing behind this module checks a setting again.
 
 mod fields;
@@ -12,14 +12,16 @@ mod resolve;
 mod rules;
 mod scalar;
 mod scheduler;
+mod sizes;
 mod tree;
+mod value;
 
 pub use problem::{Problem, Problems};
 pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec, Tokenizer};
 pub use tree::{MAX_BYTES, Place};
 
-use fields::Value;
 use problem::Report;
+use value::Value;
 
 use crate::text::responses::Responses;
 

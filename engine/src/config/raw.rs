@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use crate::catalog::{KvCacheDtype, WeightDtype};
 
-use super::fields::{Field, Fields, Placed, Range, Value};
+use super::fields::{Field, Fields};
 use super::problem::{Hint, Report};
 use super::tree::Place;
+use super::value::{Placed, Range, Value};
 
 /// The whole file.
 #[derive(Debug, Default)]

@@ -10,10 +10,10 @@ use crate::sim::solo::FixedRateSpec;
 use crate::units::{Bytes, ModelId, Rate, SimSpan, Tokens};
 
 use super::ReadFile;
-use super::fields::Placed;
 use super::problem::{Hint, Report, nearest};
 use super::raw;
 use super::scheduler;
+use super::value::Placed;
 
 /// A model as the server serves it.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,10 +10,11 @@ use crate::text::responses::{
 };
 use crate::units::Tokens;
 
-use super::fields::{Fields, Value};
+use super::fields::Fields;
 use super::problem::{Hint, Report};
 use super::raw::{close_file, read_version};
 use super::tree::Place;
+use super::value::Value;
 
 /// Reads and compiles the file; `None` if something is wrong with it.
 pub(super) fn responses(root: &Value, report: &mut Report<'_>) -> Option<Responses> {
