@@ -48,6 +48,9 @@ pub struct SelftestArgs {
     /// Which I/O interface of the kernel to use.
     #[arg(long, value_enum, default_value_t = IoDriver::Auto)]
     pub io_driver: IoDriver,
+    /// Whose instant counts as the arrival of a chunk.
+    #[arg(long, value_enum, default_value_t = StampsName::Kernel)]
+    pub stamps: StampsName,
 }
 
 /// Options of `llmsim-bench reference`.
@@ -151,6 +154,9 @@ pub struct TargetArgs {
     /// Which I/O interface of the kernel to use.
     #[arg(long, value_enum, default_value_t = IoDriver::Auto)]
     pub io_driver: IoDriver,
+    /// Whose instant counts as the arrival of a chunk.
+    #[arg(long, value_enum, default_value_t = StampsName::Kernel)]
+    pub stamps: StampsName,
 }
 
 /// Options about the load.
@@ -349,6 +355,15 @@ pub enum Jitter {
     None,
     /// Spread them uniformly up to the next timestamp.
     Uniform,
+}
+
+/// Whose clock stamps an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StampsName {
+    /// The kernel, when the packet came in.
+    Kernel,
+    /// This program, when its read returned.
+    Read,
 }
 
 /// JSON dialects.

@@ -14,7 +14,7 @@ use crate::fetch::fetch;
 use crate::plan::Load;
 use crate::progress::{Live, Progress, Style};
 use crate::report::json::Environment;
-use crate::report::{Done, Measured, console, json};
+use crate::report::{Done, Measured, console, html, json, vllm};
 use crate::result::{Level, Summary};
 use crate::run::{Context, LevelSpec, measure, warm_up};
 use crate::selftest::{self, Stamp};
@@ -153,7 +153,13 @@ impl Session {
         let clock = Clock::start();
         let live = Arc::new(Live::default());
         let settings = &self.settings;
-        let client = Client::start(clock, &settings.url, settings.timeouts, Arc::clone(&live))?;
+        let client = Client::start(
+            clock,
+            &settings.url,
+            settings.timeouts,
+            settings.stamps,
+            Arc::clone(&live),
+        )?;
         let workload = Arc::new(settings.workload.clone());
         let context = Context { clock, client, workload, live: Arc::clone(&live) };
         if settings.selftest {
@@ -191,6 +197,7 @@ impl Session {
             concurrency: streams.unwrap_or(8).clamp(8, 1024),
             tokens_per_second: 100.0,
             tokens: 50,
+            stamps: settings.stamps,
         };
         match selftest::run(setup).await {
             Ok(stamp) => Some(stamp),
@@ -266,11 +273,14 @@ impl Session {
         }
         if let Some(path) = &settings.report.output {
             let text = match settings.report.format {
-                Format::Llmsim | Format::Vllm => {
-                    json::render(settings, &self.environment, stamp, &self.done)
-                }
+                Format::Llmsim => json::render(settings, &self.environment, stamp, &self.done),
+                Format::Vllm => vllm::render(settings, &self.environment, &self.done),
             };
             write_file("--output", path, &text)?;
+        }
+        if let Some(path) = &settings.report.html {
+            let page = html::render(settings, &self.environment, stamp, &self.done);
+            write_file("--html", path, &page)?;
         }
         Ok(())
     }

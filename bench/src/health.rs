@@ -10,6 +10,9 @@ pub const LATE: SimSpan = SimSpan::from_ms(5);
 pub struct Health {
     /// How late the loop answered pings.
     pub loop_lags: Vec<SimSpan>,
+    /// How long bytes lay in the kernel before this client read them: p50, p99, greatest. Latencies
+    /// do not contain it, they count from the kernel's stamp. `None` without such stamps.
+    pub read_lag: Option<[SimSpan; 3]>,
     /// CPU time of the client's I/O thread.
     pub cpu: SimSpan,
     /// Over so much time.

@@ -1,6 +1,7 @@
 //! What the operating system has to be asked for: CPU time, memory, signals, timer slack.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use llmsim_engine::units::SimSpan;
 
@@ -91,6 +92,98 @@ pub fn has_unexpected_input(fd: std::os::fd::RawFd) -> bool {
     let would_block =
         got < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock;
     !would_block
+}
+
+/// Asks the kernel to stamp what arrives on the socket `fd`; false where it does not.
+#[expect(unsafe_code, reason = "monoio gives no access to socket options")]
+pub fn stamp_arrivals(fd: std::os::fd::RawFd) -> bool {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes one int, which lives on this stack; the descriptor belongs to a
+    // socket that the caller keeps open.
+    let refused = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPNS,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    refused == 0
+}
+
+/// What one read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How many bytes; 0 at the end of the stream.
+    pub bytes: usize,
+    /// How long ago the kernel had them, if it stamps them.
+    pub age: Option<SimSpan>,
+}
+
+/// Reads what has arrived on the socket `fd`; `None` if nothing has.
+///
+/// # Errors
+/// The kernel's.
+#[expect(unsafe_code, reason = "only recvmsg hands out the kernel's stamp")]
+pub fn receive_now(fd: std::os::fd::RawFd, buffer: &mut [u8]) -> std::io::Result<Option<Received>> {
+    // Room for one timespec with its header, aligned as control messages must be.
+    let mut control = [0_u64; 8];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: zero is valid for all fields of msghdr; its pointers are then set to buffers that
+    // outlive the call, with their true lengths. MSG_DONTWAIT never blocks.
+    let (got, message) = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        (libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT), message)
+    };
+    let Ok(bytes) = usize::try_from(got) else {
+        return match std::io::Error::last_os_error() {
+            error if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            error => Err(error),
+        };
+    };
+    // SAFETY: the kernel has filled in control messages within the length that it set; the macros
+    // stay inside it, and a timespec may be read unaligned.
+    let stamp = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let is_stamp = !header.is_null()
+            && (*header).cmsg_level == libc::SOL_SOCKET
+            && (*header).cmsg_type == libc::SCM_TIMESTAMPNS;
+        is_stamp.then(|| libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned())
+    };
+    Ok(Some(Received { bytes, age: stamp.and_then(age_of) }))
+}
+
+/// Time since a stamp of the wall clock; `None` if the clock was set in between.
+fn age_of(stamp: libc::timespec) -> Option<SimSpan> {
+    let then = Duration::new(stamp.tv_sec.try_into().ok()?, stamp.tv_nsec.try_into().ok()?);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let age = now.checked_sub(then).filter(|age| *age < Duration::from_secs(10))?;
+    Some(SimSpan::from_ns(u64::try_from(age.as_nanos()).ok()?))
+}
+
+/// Hands as much of `bytes` to the socket `fd` as it takes at once; tells how much.
+///
+/// # Errors
+/// The kernel's; a full buffer is not one, it takes 0 bytes.
+#[expect(unsafe_code, reason = "monoio sends only when the runtime submits, after the stamp")]
+pub fn send_now(fd: std::os::fd::RawFd, bytes: &[u8]) -> std::io::Result<usize> {
+    // SAFETY: pointer and length are those of a live slice; the descriptor belongs to a socket that
+    // the caller keeps open. MSG_DONTWAIT never blocks, MSG_NOSIGNAL raises no SIGPIPE.
+    let sent = unsafe {
+        libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    match usize::try_from(sent) {
+        Ok(sent) => Ok(sent),
+        Err(_) => match std::io::Error::last_os_error() {
+            error if error.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
+            error => Err(error),
+        },
+    }
 }
 
 /// Restricts the process to the CPUs of a list such as `0,2-3`.

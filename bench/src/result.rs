@@ -420,8 +420,9 @@ fn warnings(level: &Level, summary: &Summary, ok: &[&Record]) -> Vec<String> {
     if summary.client_late() {
         let lag = ms(summary.loop_lag.percentile(99.0).unwrap_or(0.0));
         warnings.push(format!(
-            "the client was late: its loop woke {lag:.1} ms late at p99, so latencies are inflated \
-             by the client, not the server; give it a CPU of its own (--cpus) or less load"
+            "the client was late: its loop woke {lag:.1} ms late at p99, so the client, not the \
+             server, inflates latencies and delays sends; give it a CPU of its own (--cpus) or less \
+             load"
         ));
     }
     let short =

@@ -68,6 +68,7 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
     let clock = context.clock;
     let cpu_before = crate::os::thread_cpu();
     let opened_before = context.client.opened();
+    context.client.take_read_lag();
     let began;
     let (run, planned) = match &spec.load {
         Load::Closed { concurrency } => {
@@ -107,6 +108,7 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
     };
     let ended = clock.now();
     let mut health = run.health.take();
+    health.read_lag = context.client.take_read_lag();
     health.cpu = crate::os::thread_cpu() - cpu_before;
     health.elapsed = ended.saturating_since(began);
     health.peak_memory_bytes = crate::os::peak_memory_bytes();

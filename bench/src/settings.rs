@@ -8,11 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::units::SimSpan;
 
-use crate::args::{ArrivalsName, BenchArgs, DatasetKind, Format, IoDriver, Jitter, TraceKind};
+use crate::args::{
+    ArrivalsName, BenchArgs, DatasetKind, Format, IoDriver, Jitter, StampsName, TraceKind,
+};
 use crate::http::url::Url;
 use crate::plan::{Arrivals, Extent, Gaps, Load, parse_stages};
 use crate::result::Goals;
-use crate::target::http::Timeouts;
+use crate::target::http::{Stamps, Timeouts};
 use crate::workload::dataset::{self, ShareGptRule};
 use crate::workload::request::{Api, Form};
 use crate::workload::{Source, Workload, trace};
@@ -50,6 +52,8 @@ pub struct Settings {
     pub cpus: Option<String>,
     /// Kernel interface.
     pub io_driver: IoDriver,
+    /// Whose instant counts as an arrival.
+    pub stamps: Stamps,
     /// The report.
     pub report: ReportSettings,
 }
@@ -152,8 +156,17 @@ impl Settings {
             goals: goals(&args.report.goodput)?,
             cpus: args.target.cpus.clone(),
             io_driver: args.target.io_driver,
+            stamps: stamps(args.target.stamps),
             report: report(args)?,
         })
+    }
+}
+
+/// What `name` means.
+pub const fn stamps(name: StampsName) -> Stamps {
+    match name {
+        StampsName::Kernel => Stamps::Kernel,
+        StampsName::Read => Stamps::Read,
     }
 }
 

@@ -46,15 +46,20 @@ pub fn heading(settings: &Settings, level: &LevelSetting, planned: Option<u32>) 
         let joint = if extent.is_empty() { "" } else { " in " };
         let _ = write!(extent, "{joint}{lasts} s");
     }
-    let target = match &settings.simulate {
-        Some((models, _)) => format!("virtual time, {models}"),
-        None => settings.api_root.to_string(),
+    if let Load::Open { arrivals: Arrivals::Staged { stages, .. }, .. } = &level.load {
+        let lasts: f64 = stages.iter().map(|stage| stage.lasts.as_secs_f64()).sum();
+        if extent.is_empty() {
+            extent = format!("{lasts} s");
+        }
+    }
+    let (target, warmup) = match &settings.simulate {
+        Some((models, _)) => (format!("virtual time, {models}"), String::new()),
+        None => (settings.api_root.to_string(), format!(" · warm-up {}", level.warmup)),
     };
     format!(
-        "{} @ {target} · {} · warm-up {} · {extent} · {}",
+        "{} @ {target} · {}{warmup} · {extent} · {}",
         settings.model,
         describe_load(&level.load, settings.seed),
-        level.warmup,
         settings.workload.describe(),
     )
 }
@@ -161,10 +166,13 @@ fn client(out: &mut String, summary: &Summary, stamp: Option<&Stamp>) {
     let state = if summary.client_late() { "late" } else { "healthy" };
     let _ = writeln!(
         out,
-        "client      loop lag p50 {} · p99 {} · max {} · CPU {:.0}% · memory {} MB · {state}",
+        "client      loop lag p50 {} · p99 {} · max {}{} · CPU {:.0}% · memory {} MB · {state}",
         lag(summary.loop_lag.percentile(50.0)),
         lag(summary.loop_lag.percentile(99.0)),
         lag(summary.loop_lag.max()),
+        summary.health.read_lag.map_or(String::new(), |[_, p99, _]| {
+            format!(" · read lag p99 {} (not in latencies)", span(p99.as_ns() as f64))
+        }),
         summary.health.cpu_share() * 100.0,
         summary.health.peak_memory_bytes / 1_000_000,
     );

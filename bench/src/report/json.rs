@@ -12,6 +12,7 @@ use crate::record::{FailureClass, Outcome, Record};
 use crate::result::{Stat, Summary};
 use crate::selftest::Stamp;
 use crate::settings::{Settings, Sweep};
+use crate::target::http::Stamps;
 
 /// Version of our layout; grows when a key changes its meaning or goes away.
 const LAYOUT: u32 = 1;
@@ -62,6 +63,7 @@ struct Config<'a> {
     seed: u64,
     nonce: Option<u64>,
     timeout_s: f64,
+    arrival_stamps: &'static str,
 }
 
 #[derive(Serialize)]
@@ -174,6 +176,8 @@ struct Cached {
 #[derive(Serialize)]
 struct Client {
     loop_lag_ms: StatJson,
+    /// From the kernel's stamp to the read: p50, p99, max. Not contained in latencies.
+    read_lag_ms: Option<[f64; 3]>,
     cpu_share: f64,
     peak_memory_bytes: u64,
     connections_opened: u32,
@@ -257,6 +261,10 @@ pub fn render(
             seed: settings.seed,
             nonce: settings.workload.nonce,
             timeout_s: settings.timeouts.silence.as_secs_f64(),
+            arrival_stamps: match settings.stamps {
+                Stamps::Kernel => "kernel",
+                Stamps::Read => "read",
+            },
         },
         environment,
         selftest: stamp,
@@ -398,6 +406,10 @@ fn figures<'a>(settings: &Settings, stamp: Option<&Stamp>, measured: &'a Measure
         },
         client: Client {
             loop_lag_ms: ms(&summary.loop_lag),
+            read_lag_ms: summary
+                .health
+                .read_lag
+                .map(|lags| lags.map(|lag| lag.as_ns() as f64 / 1e6)),
             cpu_share: summary.health.cpu_share(),
             peak_memory_bytes: summary.health.peak_memory_bytes,
             connections_opened: summary.connections_opened,

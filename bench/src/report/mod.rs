@@ -1,7 +1,9 @@
 //! What comes out: for people on the console, for programs as JSON, to look at as HTML.
 
 pub mod console;
+pub mod html;
 pub mod json;
+pub mod vllm;
 
 use crate::compare::{Joined, ServerSide};
 use crate::record::Record;

@@ -21,7 +21,7 @@ use crate::plan::{Arrivals, Extent, Gaps, Load};
 use crate::progress::Live;
 use crate::result::Stat;
 use crate::run::{Context, LevelSpec, measure};
-use crate::target::http::{Client, Timeouts};
+use crate::target::http::{Client, Stamps, Timeouts};
 use crate::workload::request::{Api, Form};
 use crate::workload::{Source, Workload};
 use reference::{Reference, Sent, Timing};
@@ -84,6 +84,8 @@ pub struct Setup {
     pub tokens_per_second: f64,
     /// Tokens per stream.
     pub tokens: u32,
+    /// Whose instant counts as an arrival.
+    pub stamps: Stamps,
 }
 
 /// Runs the self-test on the runtime of this thread.
@@ -99,7 +101,7 @@ pub async fn run(setup: Setup) -> Result<Stamp, String> {
     let url = Url::parse(&format!("http://{}", reference.address()))?;
     let timeouts = Timeouts { connect: SimSpan::from_ms(5000), silence: SimSpan::from_ms(10_000) };
     let live = Arc::new(Live::default());
-    let client = Client::start(clock, &url, timeouts, Arc::clone(&live))?;
+    let client = Client::start(clock, &url, timeouts, setup.stamps, Arc::clone(&live))?;
     client.warm(setup.concurrency).await;
     let context = Context { clock, client, workload: Arc::new(workload(&url, setup)), live };
     // Streams begin spread over the time of one answer, as they do in an open loop.
@@ -203,8 +205,12 @@ pub fn main(args: &SelftestArgs) -> Result<ExitCode, String> {
         return Err("selftest: needs a stream, two tokens and a rate above 0".into());
     }
     crate::os::raise_open_files();
-    let setup =
-        Setup { concurrency: args.concurrency, tokens_per_second: rate, tokens: args.tokens };
+    let setup = Setup {
+        concurrency: args.concurrency,
+        tokens_per_second: rate,
+        tokens: args.tokens,
+        stamps: crate::settings::stamps(args.stamps),
+    };
     let stamp = crate::runtime::block_on(args.io_driver, async |driver| {
         println!("self-test · {} streams · {rate} tokens/s each · {driver}", args.concurrency);
         run(setup).await

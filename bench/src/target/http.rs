@@ -1,5 +1,6 @@
 //! The client of a real server: connections that are warm before they are needed, one exchange per
-//! request, each arrival stamped when the read returns and before anything is parsed.
+//! request, each arrival stamped by the kernel, or when the read returns and before anything is
+//! parsed.
 //!
 //! It decides nothing about when to send and knows no statistics. A failed request is never sent
 //! again: what happened is what the record says.
@@ -11,9 +12,10 @@ use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{SseEvent, SseParser};
-use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+use monoio::io::AsyncWriteRentExt;
 use monoio::net::TcpStream;
 
 use crate::chunk;
@@ -21,11 +23,12 @@ use crate::clock::Clock;
 use crate::http::answer::Reader;
 use crate::http::url::Url;
 use crate::local::{Stopped, Watch};
+use crate::os::Received;
 use crate::progress::Live;
 use crate::record::{Failure, FailureClass, Outcome, Record};
 
-/// One read takes at most this much; a chunk of a stream is about 200 bytes.
-const READ_BYTES: usize = 4096;
+/// One read takes at most this much. The buffer is shared: a read never waits.
+const READ_BYTES: usize = 64 * 1024;
 /// The most kept of an error's body.
 const MOST_ERROR_BODY: usize = 64 * 1024;
 /// How often deadlines are looked at.
@@ -62,6 +65,9 @@ pub struct Client {
     idle: RefCell<Vec<Connection>>,
     watches: RefCell<Vec<Weak<Watch>>>,
     opened: Cell<u32>,
+    buffer: RefCell<Vec<u8>>,
+    stamps: Stamps,
+    read_lag: RefCell<Histogram<u64>>,
     live: std::sync::Arc<Live>,
 }
 
@@ -69,7 +75,15 @@ pub struct Client {
 struct Connection {
     stream: TcpStream,
     local_port: u16,
-    buffer: Vec<u8>,
+}
+
+/// Whose instant counts as the arrival of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamps {
+    /// The kernel's, when the packet came in: free of what this client adds.
+    Kernel,
+    /// The return of the read.
+    Read,
 }
 
 /// How an exchange may end early.
@@ -93,6 +107,7 @@ impl Client {
         clock: Clock,
         url: &Url,
         timeouts: Timeouts,
+        stamps: Stamps,
         live: std::sync::Arc<Live>,
     ) -> Result<Rc<Self>, String> {
         let addresses: Vec<SocketAddr> = (url.host.as_str(), url.port)
@@ -109,6 +124,9 @@ impl Client {
             idle: RefCell::new(Vec::new()),
             watches: RefCell::new(Vec::new()),
             opened: Cell::new(0),
+            buffer: RefCell::new(vec![0; READ_BYTES]),
+            stamps,
+            read_lag: RefCell::new(no_lags()),
             live,
         });
         monoio::spawn(watch_deadlines(Rc::downgrade(&client)));
@@ -173,9 +191,7 @@ impl Client {
         watch.set(self.clock.now() + self.timeouts.silence);
         record.local_port = connection.local_port;
         record.sent = Some(self.clock.now());
-        let written = watch.guard(connection.stream.write_all(request.bytes)).await;
-        let (written, bytes) = written.map_err(|why| self.stopped(why, record))?;
-        drop(bytes);
+        let written = self.write(watch, &mut connection, request.bytes, record).await?;
         // An early refusal may come before the server has read everything: look for it first.
         let unsent = written.err();
         let mut answer = Answer::default();
@@ -192,6 +208,26 @@ impl Client {
         }
         check_token_count(record, exact)?;
         Ok(finish)
+    }
+
+    /// Sends all of `bytes`: at once what the socket takes, so that the stamp of the send is true,
+    /// the rest through the runtime.
+    async fn write(
+        &self,
+        watch: &Rc<Watch>,
+        connection: &mut Connection,
+        mut bytes: Vec<u8>,
+        record: &mut Record,
+    ) -> Result<io::Result<usize>, Broken> {
+        match crate::os::send_now(connection.stream.as_raw_fd(), &bytes) {
+            Ok(sent) if sent == bytes.len() => Ok(Ok(sent)),
+            Ok(sent) => {
+                let rest = bytes.split_off(sent);
+                let written = watch.guard(connection.stream.write_all(rest)).await;
+                Ok(written.map_err(|why| self.stopped(why, record))?.0)
+            }
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     /// An idle connection that is still good, else a new one.
@@ -224,8 +260,10 @@ impl Client {
                     let _ = stream.set_nodelay(true);
                     self.opened.set(self.opened.get() + 1);
                     let local_port = stream.local_addr().map_or(0, |address| address.port());
-                    let buffer = Vec::with_capacity(READ_BYTES);
-                    return Ok(Connection { stream, local_port, buffer });
+                    if self.stamps == Stamps::Kernel {
+                        crate::os::stamp_arrivals(stream.as_raw_fd());
+                    }
+                    return Ok(Connection { stream, local_port });
                 }
                 Ok(Err(error)) => problem = Some(format!("{address}: {error}")),
                 Err(Stopped::Interrupted) => return Err(Broken::Interrupted),
@@ -248,13 +286,23 @@ impl Client {
         record: &mut Record,
     ) -> Result<(String, bool), Broken> {
         loop {
-            let buffer = std::mem::take(&mut connection.buffer);
-            let read = watch.guard(connection.stream.read(buffer)).await;
-            let at = self.clock.now();
+            let ready = watch.guard(connection.stream.readable(false)).await;
+            let ready = ready.map_err(|why| self.stopped(why, record))?;
+            let mut buffer = self.buffer.borrow_mut();
+            let read = ready
+                .and_then(|()| crate::os::receive_now(connection.stream.as_raw_fd(), &mut buffer));
+            let now = self.clock.now();
+            let Some(received) = read.map_err(|error| {
+                record.end = now;
+                answer.lost(&error)
+            })?
+            else {
+                continue;
+            };
+            let at = self.arrival(now, &received);
             record.end = at;
-            let (read, buffer) = read.map_err(|why| self.stopped(why, record))?;
-            watch.set(at + self.timeouts.silence);
-            let got = read.map_err(|error| answer.lost(&error))?;
+            watch.set(now + self.timeouts.silence);
+            let got = received.bytes;
             let chunks = record.output.chunks;
             let complete = if got == 0 {
                 answer.closed()?;
@@ -263,12 +311,28 @@ impl Client {
                 answer.take(&buffer[..got], at, record)?
             };
             self.live.chunks(chunks, record, at);
-            connection.buffer = buffer;
             if complete {
                 let keep = got > 0 && answer.reader.head().is_some_and(|head| head.keep_alive);
                 return Ok((answer.finish(record)?, keep));
             }
         }
+    }
+
+    /// When bytes arrived that were read at `now`.
+    fn arrival(&self, now: SimTime, received: &Received) -> SimTime {
+        let Some(age) = received.age else { return now };
+        self.read_lag.borrow_mut().saturating_record(age.as_ns().max(1));
+        SimTime::from_ns(now.as_ns().saturating_sub(age.as_ns()))
+    }
+
+    /// How long bytes lay in the kernel before they were read, since the last call: p50, p99 and
+    /// greatest. `None` where the kernel does not stamp.
+    pub fn take_read_lag(&self) -> Option<[SimSpan; 3]> {
+        let lags = self.read_lag.replace(no_lags());
+        (!lags.is_empty()).then(|| {
+            [lags.value_at_quantile(0.5), lags.value_at_quantile(0.99), lags.max()]
+                .map(SimSpan::from_ns)
+        })
     }
 
     fn stopped(&self, why: Stopped, record: &mut Record) -> Broken {
@@ -306,6 +370,10 @@ impl Client {
             true
         });
     }
+}
+
+fn no_lags() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 10_000_000_000, 2).expect("1 ns to 10 s at two digits is allowed")
 }
 
 async fn watch_deadlines(client: Weak<Client>) {

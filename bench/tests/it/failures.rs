@@ -10,7 +10,7 @@ use llmsim_bench::http::url::Url;
 use llmsim_bench::progress::Live;
 use llmsim_bench::record::{FailureClass, Outcome, Record};
 use llmsim_bench::runtime;
-use llmsim_bench::target::http::{Client, Prepared, Timeouts};
+use llmsim_bench::target::http::{Client, Prepared, Stamps, Timeouts};
 use llmsim_engine::units::SimSpan;
 
 use crate::server::{FINISH, TOKEN, Then, events, one_token, serve, whole};
@@ -24,7 +24,8 @@ fn ask(address: SocketAddr, exact: bool) -> Record {
                 Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(300) };
             let clock = Clock::start();
             let client =
-                Client::start(clock, &url, timeouts, Arc::new(Live::default())).expect("resolved");
+                Client::start(clock, &url, timeouts, Stamps::Kernel, Arc::new(Live::default()))
+                    .expect("resolved");
             let mut record = Record::planned(0, clock.now());
             let request = Prepared {
                 bytes: b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
@@ -163,7 +164,8 @@ fn a_stale_connection_is_noticed_before_it_is_used() {
             Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(5_000) };
         let clock = Clock::start();
         let client =
-            Client::start(clock, &url, timeouts, Arc::new(Live::default())).expect("resolved");
+            Client::start(clock, &url, timeouts, Stamps::Kernel, Arc::new(Live::default()))
+                .expect("resolved");
         let mut outcomes = Vec::new();
         for _ in 0..3 {
             let mut record = Record::planned(0, clock.now());

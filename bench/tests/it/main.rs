@@ -3,5 +3,6 @@
 
 mod definitions;
 mod failures;
+mod page;
 mod program;
 mod server;

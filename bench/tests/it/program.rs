@@ -186,3 +186,99 @@ fn a_virtual_run_needs_no_server() {
     assert!(shown.contains("30 ok · 0 failed"), "{shown}");
     assert!(shown.contains("virtual time"), "{shown}");
 }
+
+#[test]
+fn vllm_flags_and_keys_work_as_fingers_and_scripts_expect() {
+    let folder = folder("vllm");
+    let out = bench(&[
+        "--simulate",
+        "builtin:models",
+        "--model",
+        "qwen-mock-batched",
+        "--request-rate",
+        "4",
+        "--num-prompts",
+        "40",
+        "--max-concurrency",
+        "8",
+        "--burstiness",
+        "0.5",
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        "256",
+        "--random-output-len",
+        "32",
+        "--random-range-ratio",
+        "0.25",
+        "--goodput",
+        "ttft:500",
+        "tpot:50",
+        "--percentile-metrics",
+        "ttft,tpot,itl,e2el",
+        "--metric-percentiles",
+        "25,75",
+        "--save-result",
+        "--result-dir",
+        folder.to_str().expect("text"),
+        "--result-filename",
+        "r.json",
+        "--format",
+        "vllm",
+        "--metadata",
+        "gpu=none",
+    ]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let saved = std::fs::read_to_string(folder.join("r.json")).expect("saved");
+    for key in [
+        "mean_ttft_ms",
+        "median_ttft_ms",
+        "std_ttft_ms",
+        "p99_ttft_ms",
+        "p25_itl_ms",
+        "mean_tpot_ms",
+        "mean_e2el_ms",
+        "request_throughput",
+        "output_throughput",
+        "total_token_throughput",
+        "request_goodput",
+        "total_input_tokens",
+        "num_prompts",
+        "max_concurrency",
+        "burstiness",
+        "request_rate",
+        "completed",
+        "failed",
+        "duration",
+        "gpu",
+    ] {
+        assert!(saved.contains(&format!("\"{key}\":")), "{key}: {saved}");
+    }
+    assert!(saved.contains("\"completed\": 40"), "{saved}");
+}
+
+#[test]
+fn a_trace_is_replayed_with_the_prefix_reuse_that_it_implies() {
+    let file = folder("trace").join("mooncake.jsonl");
+    // Three requests share two blocks of 512 tokens, one comes back whole.
+    let rows = [(0, 1100, "[1,2,3]"), (4000, 1100, "[1,2,4]"), (8000, 1600, "[1,2,4,5]")];
+    let lines = rows.map(|(at, input, ids)| {
+        format!("{{\"timestamp\":{at},\"input_length\":{input},\"output_length\":8,\"hash_ids\":{ids}}}\n")
+    });
+    std::fs::write(&file, lines.concat()).expect("written");
+    let out = bench(&[
+        "--simulate",
+        "builtin:models",
+        "-m",
+        "qwen-mock-batched",
+        "--trace",
+        file.to_str().expect("text"),
+        "--time-scale",
+        "4",
+    ]);
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{shown}{}", text(&out.stderr));
+    assert!(shown.contains("3 ok · 0 failed"), "{shown}");
+    // 1024 and then 1024 again: the third full block of the second request holds 76 tokens only.
+    assert!(shown.contains("prompt             1100") || shown.contains("1,100"), "{shown}");
+}

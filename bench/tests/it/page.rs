@@ -1,0 +1,105 @@
+//! The HTML report in a real browser: its script runs to the end and draws every chart.
+//!
+//! Needs Chromium or Chrome on the path (or named by `CHROMIUM`). Where there is none the test says
+//! so and passes, unless `LLMSIM_REQUIRE_BROWSER` is set, as in CI.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn browser() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("CHROMIUM") {
+        return Some(named.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+    std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file())
+}
+
+/// The page after its script has run, as the browser has it.
+fn rendered(browser: &Path, page: &Path) -> String {
+    let profile = page.with_extension("profile");
+    let out = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg("--dump-dom")
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .expect("the browser runs");
+    let _ = std::fs::remove_dir_all(profile);
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn report(name: &str, args: &[&str]) -> (PathBuf, String) {
+    let folder = std::env::temp_dir().join(format!("llmsim-bench-page-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let page = folder.join(name);
+    let out = Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
+        .args(["--simulate", "builtin:models", "-m", "qwen-mock-batched", "--quiet"])
+        .args(["--input-tokens", "512", "--max-tokens", "64", "--html"])
+        .arg(&page)
+        .args(args)
+        .output()
+        .expect("the program runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = std::fs::read_to_string(&page).expect("a page");
+    (page, text)
+}
+
+fn check(name: &str, args: &[&str], titles: &[&str], charts: usize) {
+    let (page, text) = report(name, args);
+    let loads = ["src=\"", "href=\"", "@import", "url(", "fetch("];
+    for load in loads {
+        assert!(!text.contains(load), "the page loads something: {load}");
+    }
+    let Some(browser) = browser() else {
+        assert!(std::env::var_os("LLMSIM_REQUIRE_BROWSER").is_none(), "no browser found");
+        eprintln!("no browser found: the page was written but not opened");
+        return;
+    };
+    let dom = rendered(&browser, &page);
+    assert!(dom.contains("data-ready=\"yes\""), "the script did not come to its end:\n{dom}");
+    for title in titles {
+        assert!(dom.contains(&format!("<h2>{title}</h2>")), "no section '{title}'");
+    }
+    let drawn = dom.split("<main").nth(1).and_then(|rest| rest.split("</main>").next());
+    let drawn = drawn.expect("a main part");
+    assert_eq!(drawn.matches("<svg").count(), charts);
+    assert!(!drawn.contains("NaN") && !drawn.contains("undefined"), "a figure is missing");
+}
+
+#[test]
+fn one_level_is_drawn() {
+    check(
+        "one.html",
+        &["--rate", "8", "--max-concurrency", "4", "-n", "150", "--goodput", "ttft:500"],
+        &[
+            "Over time",
+            "Percentile spectrum of TTFT",
+            "Latency",
+            "Slowest requests",
+            "Command and environment",
+        ],
+        4,
+    );
+}
+
+#[test]
+fn a_sweep_is_drawn_with_its_curve() {
+    check(
+        "sweep.html",
+        &["--concurrency", "1,4,16,64", "-n", "64"],
+        &["Sweep", "Over time", "Latency"],
+        5,
+    );
+}
+
+#[test]
+fn text_from_outside_cannot_end_the_script() {
+    let (_, text) = report(
+        "quoted.html",
+        &["-n", "2", "--label", "x", "--prompt-prefix", "</script><script>alert(1)</script>"],
+    );
+    assert_eq!(text.matches("</script>").count(), 2, "the two of the page itself");
+}
