@@ -9,4 +9,5 @@ mod http;
 mod identity;
 mod journal;
 mod load;
+mod step_files;
 mod streams;
