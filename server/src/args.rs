@@ -49,6 +49,8 @@ pub struct Settings {
     pub logs: Logs,
     /// How much `/metrics/summary` remembers.
     pub summary: SummarySizes,
+    /// What `/metrics` shows, and when the server says that it is late.
+    pub metrics: MetricsSettings,
 }
 
 /// The configuration files, by the names that the user gave: paths or `builtin:NAME`.
@@ -156,6 +158,26 @@ pub struct SummarySizes {
     pub token_samples: usize,
     /// Throughput is averaged over this time.
     pub rate_window: Duration,
+}
+
+/// What `/metrics` shows, and when the server says that it is late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// `--metrics`.
+    pub families: MetricFamilies,
+    /// `--fidelity-lag`: the largest good 99th percentile of the token lag.
+    pub fidelity_lag: Duration,
+    /// `--fidelity-window`: what it is taken over.
+    pub fidelity_window: Duration,
+}
+
+/// Which families `/metrics` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricFamilies {
+    /// Those in vLLM's names.
+    pub vllm: bool,
+    /// Our own, and the process's.
+    pub llm_sim: bool,
 }
 
 /// A set of cores, as `0-3,6` says it.
@@ -275,6 +297,20 @@ struct LowArgs {
     /// Write the scheduler steps to FILE as a trace for Perfetto [LLM_SIM_TRACE]
     #[arg(long, value_name = "FILE", help_heading = "Logs")]
     trace: Option<PathBuf>,
+
+    /// Families that GET /metrics shows, of vllm and llm_sim [default: vllm,llm_sim]
+    /// [LLM_SIM_METRICS]
+    #[arg(long, value_name = "LIST", help_heading = "Metrics")]
+    metrics: Option<MetricFamilies>,
+
+    /// The 99th percentile of the token lag above which the server says that it is late
+    /// [default: 5ms] [LLM_SIM_FIDELITY_LAG]
+    #[arg(long, value_name = "TIME", help_heading = "Metrics")]
+    fidelity_lag: Option<Time>,
+
+    /// What that percentile is taken over [default: 10s] [LLM_SIM_FIDELITY_WINDOW]
+    #[arg(long, value_name = "TIME", help_heading = "Metrics")]
+    fidelity_window: Option<Time>,
 }
 
 const AFTER_HELP: &str = "\
@@ -389,11 +425,20 @@ impl Settings {
             token_samples: count(None, "LLM_SIM_SUMMARY_TOKEN_SAMPLES", 100_000)?,
             rate_window: time(None, "LLM_SIM_SUMMARY_RATE_SECONDS", 60)?,
         };
+        let metrics = MetricsSettings {
+            families: from
+                .or_variable(low.metrics, "LLM_SIM_METRICS")?
+                .unwrap_or(MetricFamilies { vllm: true, llm_sim: true }),
+            fidelity_lag: from
+                .or_variable(low.fidelity_lag, "LLM_SIM_FIDELITY_LAG")?
+                .map_or(Duration::from_millis(5), |time| time.0),
+            fidelity_window: time(low.fidelity_window, "LLM_SIM_FIDELITY_WINDOW", 10)?,
+        };
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
         // Last, so that a mistyped flag is told before a file is read.
         let config = commands::load(&files).map_err(Mistake)?;
-        Ok(Self { config, files, host, port, threads, limits, logs, summary })
+        Ok(Self { config, files, host, port, threads, limits, logs, summary, metrics })
     }
 }
 
@@ -489,7 +534,7 @@ macro_rules! from_text_as_parsed {
     )*};
 }
 
-from_text_as_parsed!(Count, Time, CpuSet);
+from_text_as_parsed!(Count, Time, CpuSet, MetricFamilies);
 
 /// At least one of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -526,6 +571,21 @@ impl FromStr for Time {
             }
             _ => Err("must be a time from 1ms to a week, for example 30s or 500ms".to_owned()),
         }
+    }
+}
+
+impl FromStr for MetricFamilies {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut families = Self { vllm: false, llm_sim: false };
+        for name in text.split(',').map(str::trim) {
+            match name {
+                "vllm" => families.vllm = true,
+                "llm_sim" => families.llm_sim = true,
+                _ => return Err("must be vllm, llm_sim, or both with a comma between".to_owned()),
+            }
+        }
+        Ok(families)
     }
 }
 

@@ -12,18 +12,20 @@ use std::time::Duration;
 
 use crossbeam::channel::{self, Receiver};
 use llmsim_engine::config::Config;
+use llmsim_engine::observe::{Figures, Recorder};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::SimSpan;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::args::{Pinning, Priority, Settings};
+use crate::args::{IoDriver, Pinning, Priority, Settings};
 use crate::clock::{self, Clock};
 use crate::drain::{self, Control};
 use crate::gpu_thread::{GpuThread, Seat};
 use crate::helper;
 use crate::io_thread::{Arrival, Door, IoThread, build_runtime};
 use crate::journal;
+use crate::metrics::observatory::{Driver, Observatory, Observed};
 use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
 use crate::metrics::{self, Totals};
 use crate::ring::{Inbox, reports};
@@ -47,7 +49,9 @@ pub struct Server {
     journal: Option<JoinHandle<()>>,
     step_writer: Option<StepWriter>,
     io_shards: Vec<Arc<IoShard>>,
-    gpu_shards: Vec<Arc<GpuShard>>,
+    figures: Vec<Arc<Figures>>,
+    observer: Option<JoinHandle<()>>,
+    stop_observer: Arc<AtomicBool>,
     /// In the order of the configuration.
     gpu_gauges: Vec<(String, Arc<GpuGauges>)>,
 }
@@ -116,6 +120,26 @@ impl Server {
         let overhead = |gpu: &Gpu| settings.config.models[gpu.model].request_overhead;
         let overheads: Vec<_> = gpus.iter().map(overhead).collect();
         let clock = Clock::start();
+        let observed = observe(&settings, &gpus, topology.io.len());
+        let io_shards: Vec<_> = topology
+            .io
+            .iter()
+            .map(|_| {
+                let models = settings.config.models.len();
+                Arc::new(IoShard::new(models, settings.summary.token_samples))
+            })
+            .collect();
+        let gpu_shards: Vec<_> =
+            topology.gpu.iter().map(|_| Arc::new(GpuShard::default())).collect();
+        let observatory = Arc::new(Observatory::new(
+            clock,
+            &settings.config.models,
+            observed.seats,
+            io_shards.clone(),
+            gpu_shards.clone(),
+            settings.metrics.clone(),
+            settings.summary,
+        ));
         let connections = connection_limit(settings.limits.max_connections, open_files.soft);
         let served = Arc::new(serve(
             settings.config,
@@ -140,7 +164,6 @@ impl Server {
         // GPU threads, and the rings from them to the I/O threads.
         let mut rings: Vec<Vec<_>> = doors.iter().map(|_| Vec::new()).collect();
         let mut gpu_threads = Vec::new();
-        let mut gpu_shards = Vec::new();
         for (number, seats) in topology.gpu.iter().enumerate() {
             let mut reporters = Vec::new();
             for (door, rings) in doors.iter().zip(&mut rings) {
@@ -148,13 +171,13 @@ impl Server {
                 reporters.push(reporter);
                 rings.push(ring);
             }
-            let shard = Arc::new(GpuShard::default());
-            gpu_shards.push(Arc::clone(&shard));
+            let shard = Arc::clone(&gpu_shards[number]);
             let mut seat = |&gpu: &usize| {
                 Seat::new(
                     served.models[gpus[gpu].model].spec.build(),
                     overheads[gpu],
                     Arc::clone(&gpu_gauges[gpu].1),
+                    Recorder::new(Arc::clone(&observed.gpus[gpu])),
                     journals[gpu].take(),
                     taps[gpu].take(),
                 )
@@ -184,10 +207,8 @@ impl Server {
         let (ended, io_ended) = channel::unbounded();
         let (driver_built, drivers) = channel::unbounded();
         let mut io_threads = Vec::new();
-        let mut io_shards = Vec::new();
         for (number, rings) in rings.into_iter().enumerate() {
-            let shard = Arc::new(IoShard::default());
-            io_shards.push(Arc::clone(&shard));
+            let shard = Arc::clone(&io_shards[number]);
             let io_thread = IoThread {
                 number: u8::try_from(number).expect("the topology keeps to a few I/O threads"),
                 clock,
@@ -198,6 +219,8 @@ impl Server {
                 helper: helper.clone(),
                 control: Arc::clone(&control),
                 shard,
+                figures: observed.here[number].clone(),
+                observatory: Arc::clone(&observatory),
                 entropy: entropy(number),
             };
             let (cpu, driver) = (topology.io[number], settings.threads.io_driver);
@@ -236,12 +259,19 @@ impl Server {
             journal,
             step_writer,
             io_shards,
-            gpu_shards,
+            figures: observed.all,
+            observer: None,
+            stop_observer: Arc::default(),
             gpu_gauges,
         };
+        let is_auto = settings.threads.io_driver == IoDriver::Auto;
         for built in drivers.iter().take(server.io_threads.len()) {
             match built {
                 Ok(driver) => {
+                    observatory.set_driver(Driver {
+                        name: if driver.starts_with("io_uring") { "io_uring" } else { "epoll" },
+                        is_fallback: is_auto && !driver.starts_with("io_uring"),
+                    });
                     let line = format!("I/O driver: {driver}");
                     if !boot_log.contains(&line) {
                         boot_log.push(line);
@@ -257,6 +287,8 @@ impl Server {
                 }
             }
         }
+        let stop = Arc::clone(&server.stop_observer);
+        server.observer = Some(spawn("observer".to_owned(), move || observatory.run(&stop)));
         boot_log.push(format!("listening on http://{address}"));
         server.boot_log = boot_log;
         Ok(server)
@@ -275,7 +307,7 @@ impl Server {
     /// What it has done so far.
     pub fn totals(&self) -> Totals {
         let gpus = self.gpu_gauges.iter().map(|(model, gauges)| (model.as_str(), &**gauges));
-        metrics::totals(&self.io_shards, &self.gpu_shards, gpus)
+        metrics::totals(&self.io_shards, self.figures.iter().map(|figures| &**figures), gpus)
     }
 
     /// Takes no more connections, lets what is under way finish until `grace` is over, then cuts
@@ -294,6 +326,11 @@ impl Server {
         self.io_threads.drain(..).for_each(join);
         self.inboxes.iter().for_each(|inbox| inbox.close());
         self.gpu_threads.drain(..).for_each(join);
+        self.stop_observer.store(true, Ordering::Relaxed);
+        if let Some(observer) = self.observer.take() {
+            observer.thread().unpark();
+            join(observer);
+        }
         // The last GPU thread has closed the last journal and the last tap.
         self.journal.take().into_iter().for_each(join);
         self.step_writer.take().into_iter().for_each(StepWriter::join);
@@ -304,6 +341,40 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down(Duration::ZERO);
     }
+}
+
+/// Who counts into which figures.
+struct Figured {
+    /// All of them.
+    all: Vec<Arc<Figures>>,
+    /// All of them, and whose they are.
+    seats: Vec<Observed>,
+    /// Of each simulated GPU with a timeline of its own.
+    gpus: Vec<Arc<Figures>>,
+    /// Of each I/O thread: for models without a timeline, by their place.
+    here: Vec<Vec<Option<Arc<Figures>>>>,
+}
+
+fn observe(settings: &Settings, gpus: &[Gpu], io_threads: usize) -> Figured {
+    let models = &settings.config.models;
+    let mut seats = Vec::new();
+    let mut figures = |model: usize, replica: u16| {
+        let figures = Observatory::figures(&models[model], settings.summary);
+        seats.push(Observed { model, replica, figures: Arc::clone(&figures) });
+        figures
+    };
+    let gpus = gpus.iter().map(|gpu| figures(gpu.model, gpu.replica as u16)).collect();
+    let here = (0..io_threads).map(|_| {
+        let place = models.iter().enumerate();
+        place
+            .map(|(place, model)| (model.engine == EngineSpec::Instant).then(|| figures(place, 0)))
+            .collect()
+    });
+    let here = here.collect();
+    // In the order of the configuration, as they are shown.
+    seats.sort_by_key(|seat| (seat.model, seat.replica));
+    let all = seats.iter().map(|seat| Arc::clone(&seat.figures)).collect();
+    Figured { all, seats, gpus, here }
 }
 
 /// A simulated GPU with a timeline of its own.

@@ -26,6 +26,11 @@ impl Clock {
     }
 }
 
+/// Seconds since 1970, with fractions.
+pub(crate) fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}
+
 /// Seconds since 1970, as `created` and `date` show them.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()

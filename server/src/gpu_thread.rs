@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use llmsim_engine::observe::{Recorder, Submitted};
 use llmsim_engine::record::Note;
-use llmsim_engine::sim::scheduler::Recording;
-use llmsim_engine::sim::{Engine, Event, Job, Verdict, What};
+use llmsim_engine::sim::scheduler::{Recording, StepLog};
+use llmsim_engine::sim::{Engine, Event, Job, Verdict};
 use llmsim_engine::units::{JobId, SimSpan, SimTime};
 
 use crate::args::Spin;
@@ -63,6 +64,9 @@ pub(crate) struct Seat {
     released: Option<SimTime>,
     quantum: SimSpan,
     gauges: Arc<GpuGauges>,
+    recorder: Recorder,
+    /// The steps that ended; storage that goes back and forth with the engine.
+    steps: StepLog,
     /// Something happened since the gauges were published.
     is_changed: bool,
     journal: Option<SeatJournal>,
@@ -80,12 +84,12 @@ impl Seat {
         mut engine: Engine,
         request_overhead: SimSpan,
         gauges: Arc<GpuGauges>,
+        mut recorder: Recorder,
         journal: Option<SeatJournal>,
         tap: Option<Tap>,
     ) -> Self {
-        if tap.is_some() {
-            engine.record_steps(Recording::On);
-        }
+        engine.record_steps(Recording::On);
+        recorder.gauges(&engine.gauges());
         let quantum = match engine {
             Engine::FixedRate(_) => Self::QUANTUM,
             _ => SimSpan::ZERO,
@@ -98,6 +102,8 @@ impl Seat {
             released: None,
             quantum,
             gauges,
+            recorder,
+            steps: StepLog::default(),
             is_changed: false,
             journal,
             tap,
@@ -149,9 +155,11 @@ impl Seat {
                 if let Some(tap) = &mut self.tap {
                     tap.note(Note::Arrived { at, job: id, prompt });
                 }
-                Report::Queued(id)
+                self.recorder.queued(id, at);
+                Report::Queued(id, at)
             }
             Verdict::Refused(why) => {
+                self.recorder.refused(id, why);
                 if let Some(journal) = &mut self.journal {
                     journal.refuse(at, id, why);
                 }
@@ -161,6 +169,7 @@ impl Seat {
     }
 
     fn cancel(&mut self, at: SimTime, id: JobId) {
+        self.recorder.cancelled(id);
         if self.lobby.cancel(id) {
             return;
         }
@@ -180,11 +189,28 @@ impl Seat {
         self.engine.reset_prefix_cache(at);
     }
 
-    /// Hands the steps that ended to whoever writes them down.
+    /// Hands the steps that ended to whoever counts them and writes them down.
     fn tell_steps(&mut self) {
+        self.engine.swap_steps(&mut self.steps);
+        self.recorder.steps(&self.steps);
         if let Some(tap) = &mut self.tap {
-            tap.flush(self.told, &mut self.engine);
+            tap.flush_steps(self.told, &mut self.steps);
         }
+    }
+
+    /// Sends each event to the I/O thread that serves its job, counts it as released now, and
+    /// empties the list.
+    fn publish(&mut self, events: &mut Vec<Event>, reporters: &mut [Reporter], clock: Clock) {
+        if events.is_empty() {
+            return;
+        }
+        let now = clock.now();
+        for event in events.drain(..) {
+            self.recorder.happened(&event, now);
+            let io = usize::from(Address::of(event.job).io);
+            reporters[io].publish(Report::Event(event, now));
+        }
+        self.recorder.settle();
     }
 }
 
@@ -215,7 +241,7 @@ impl GpuThread {
             }
             self.seats.iter_mut().for_each(Seat::tell_steps);
             let deadline = self.deadline();
-            pause.until(deadline, self.clock, &self.inbox, &self.shard);
+            pause.until(deadline, self.clock, &self.inbox);
         }
         // Cancellations of streams that were cut belong into the journal.
         self.take_orders(&mut events);
@@ -237,10 +263,17 @@ impl GpuThread {
             let at = at.max(seat.told);
             if seat.engine.deadline().is_some_and(|due| due < at) {
                 seat.advance(at, events);
-                publish(events, &mut self.reporters, &self.shard, self.clock);
             }
+            seat.publish(events, &mut self.reporters, self.clock);
             match order {
-                Order::Submit { job, .. } => {
+                Order::Submit { job, received, .. } => {
+                    seat.recorder.submitted(&Submitted {
+                        job: job.id,
+                        prompt: job.prompt,
+                        max_tokens: job.max_tokens,
+                        arrived: received,
+                        queued: at,
+                    });
                     let io = usize::from(Address::of(job.id).io);
                     if let Some(job) = seat.lobby.enter(at, job) {
                         let report = seat.submit(at, job);
@@ -261,17 +294,19 @@ impl GpuThread {
             if seat.due().is_some_and(|due| due <= now) {
                 seat.admit(now, events, &mut self.reporters);
                 seat.advance(now, events);
+                seat.publish(events, &mut self.reporters, self.clock);
                 seat.released = Some(now);
                 seat.is_changed = true;
             }
             if std::mem::take(&mut seat.is_changed) {
                 seat.gauges.publish(&seat.engine.gauges());
+                seat.recorder.gauges(&seat.engine.gauges_after_step());
                 if let Some(journal) = &mut seat.journal {
                     journal.pass_on();
                 }
             }
         }
-        publish(events, &mut self.reporters, &self.shard, self.clock);
+        self.shard.merged_tokens.set(self.reporters.iter().map(Reporter::merged).sum());
     }
 
     fn deadline(&self) -> Option<SimTime> {
@@ -282,35 +317,6 @@ impl GpuThread {
             return Some(due.map_or(soon, |due| due.min(soon)));
         }
         due
-    }
-}
-
-/// Sends each event to the I/O thread that serves its job, and empties the list.
-fn publish(events: &mut Vec<Event>, reporters: &mut [Reporter], shard: &GpuShard, clock: Clock) {
-    if events.is_empty() {
-        return;
-    }
-    let now = clock.now();
-    let mut batch = (SimTime::ZERO, 0);
-    for event in events.drain(..) {
-        if matches!(event.what, What::Token { .. }) {
-            if event.at != batch.0 {
-                record(shard, now, batch);
-                batch = (event.at, 0);
-            }
-            batch.1 += 1;
-        }
-        reporters[usize::from(Address::of(event.job).io)].publish(Report::Event(event));
-    }
-    record(shard, now, batch);
-    shard.merged_tokens.set(reporters.iter().map(Reporter::merged).sum());
-}
-
-/// All tokens of a step share one stamp, so that they cost one observation.
-fn record(shard: &GpuShard, now: SimTime, (at, tokens): (SimTime, u64)) {
-    if tokens > 0 {
-        shard.release_lag.record(now.saturating_since(at), tokens);
-        shard.tokens.add(tokens);
     }
 }
 
@@ -353,7 +359,7 @@ impl Pause {
         }
     }
 
-    fn until(&mut self, deadline: Option<SimTime>, clock: Clock, inbox: &Inbox, shard: &GpuShard) {
+    fn until(&mut self, deadline: Option<SimTime>, clock: Clock, inbox: &Inbox) {
         let Some(deadline) = deadline else {
             sleep(inbox, None);
             return;
@@ -373,7 +379,7 @@ impl Pause {
                 sleep(inbox, Some(Duration::from_nanos(nap.as_ns())));
                 let woken = clock.now();
                 if woken >= now + nap {
-                    self.learn(woken - (now + nap), shard);
+                    self.learn(woken - (now + nap));
                 }
                 continue;
             }
@@ -383,7 +389,7 @@ impl Pause {
         }
     }
 
-    fn learn(&mut self, late: SimSpan, shard: &GpuShard) {
+    fn learn(&mut self, late: SimSpan) {
         self.lateness[self.taken % Self::SAMPLES] = u32::try_from(late.as_ns()).unwrap_or(u32::MAX);
         self.taken += 1;
         if !self.taken.is_multiple_of(Self::SAMPLES) {
@@ -392,7 +398,6 @@ impl Pause {
         let switches = sys::involuntary_switches();
         let taken_away = switches - self.switches;
         self.switches = switches;
-        shard.involuntary_switches.set(switches);
         let mut sorted = self.lateness;
         sorted.sort_unstable();
         // One wait in ten interrupted: somebody else needs this processor.

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
+use llmsim_engine::observe::{Figures, Recorder, Submitted};
 use llmsim_engine::sim::{Engine, Finish, Verdict};
 use llmsim_engine::units::SimTime;
 use llmsim_engine::wire::error::ApiError;
@@ -30,6 +31,7 @@ use crate::gpu_thread::Address;
 use crate::helper::Helper;
 use crate::http::connection::{self, Conn, Signal};
 use crate::http::response::{Ids, RequestId, http_date};
+use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::ring::{Doorbell, Inbox, Order, Report};
 use crate::served::{Home, Served};
@@ -71,6 +73,9 @@ pub(crate) struct IoThread {
     pub(crate) helper: Helper,
     pub(crate) control: Arc<Control>,
     pub(crate) shard: Arc<IoShard>,
+    /// Of the models that need no timeline, by the model's place: what this thread does of them.
+    pub(crate) figures: Vec<Option<Arc<Figures>>>,
+    pub(crate) observatory: Arc<Observatory>,
     pub(crate) entropy: u64,
 }
 
@@ -80,12 +85,13 @@ pub(crate) struct Io {
     pub(crate) served: Arc<Served>,
     pub(crate) generations: RefCell<Generations>,
     pub(crate) helper: Helper,
+    pub(crate) observatory: Arc<Observatory>,
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
     inboxes: Vec<Arc<Inbox>>,
     /// Cancellations that found an inbox full, to be tried again.
     unsent: RefCell<VecDeque<(u16, Order)>>,
     /// The engines of models that need no timeline, by the model's place.
-    engines: RefCell<Vec<Option<Engine>>>,
+    engines: RefCell<Vec<Option<(Engine, Recorder)>>>,
     reports: RefCell<Vec<Report>>,
     conns: RefCell<Conns>,
     ids: RefCell<Ids>,
@@ -144,14 +150,14 @@ impl IoThread {
     pub(crate) fn run(self, runtime: &mut Runtime) {
         sys::smallest_timer_slack();
         let Self { number, clock, served, door, mut rings, inboxes, .. } = self;
-        let engines = served
-            .models
-            .iter()
-            .map(|model| model.homes().contains(&Home::Here).then(|| model.spec.build()));
+        let engines = served.models.iter().zip(self.figures).map(|(model, figures)| {
+            figures.map(|figures| (model.spec.build(), Recorder::new(figures)))
+        });
         let io = Rc::new(Io {
             clock,
             generations: RefCell::new(Generations::new(number, clock, Arc::clone(&self.shard))),
             helper: self.helper,
+            observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
             inboxes,
             unsent: RefCell::default(),
@@ -327,7 +333,7 @@ impl Io {
         let job = generations.job(address);
         match home {
             Home::Thread { thread, seat } => {
-                let order = Order::Submit { seat, at: self.clock.now(), job };
+                let order = Order::Submit { seat, at: self.clock.now(), received, job };
                 if self.inboxes[usize::from(thread)].push(order).is_err() {
                     generations.close(address, Outcome::Refused);
                     return Err(ApiError::overloaded(1));
@@ -335,17 +341,33 @@ impl Io {
             }
             Home::Here => {
                 let mut engines = self.engines.borrow_mut();
-                let engine = engines[model].as_mut().expect("built for every model that is here");
+                let (engine, recorder) =
+                    engines[model].as_mut().expect("built for every model that is here");
                 let mut reports = self.reports.borrow_mut();
                 reports.clear();
                 let (id, now) = (job.id, self.clock.now());
+                recorder.submitted(&Submitted {
+                    job: id,
+                    prompt: job.prompt,
+                    max_tokens: job.max_tokens,
+                    arrived: received,
+                    queued: now,
+                });
                 reports.push(match engine.submit(now, job) {
-                    Verdict::Queued => Report::Queued(id),
-                    Verdict::Refused(why) => Report::Refused(id, why),
+                    Verdict::Queued => Report::Queued(id, now),
+                    Verdict::Refused(why) => {
+                        recorder.refused(id, why);
+                        Report::Refused(id, why)
+                    }
                 });
                 let mut events = Vec::new();
                 engine.advance(now, &mut events);
-                reports.extend(events.into_iter().map(Report::Event));
+                let released = self.clock.now();
+                for event in events {
+                    recorder.happened(&event, released);
+                    reports.push(Report::Event(event, released));
+                }
+                recorder.settle();
                 generations.apply_and_send(address, &reports);
             }
         }

@@ -328,6 +328,17 @@ impl Tap {
     /// their way to clients.
     pub fn flush(&mut self, now: SimTime, engine: &mut Engine) {
         engine.swap_steps(&mut self.batch.steps);
+        self.close(now);
+    }
+
+    /// The same with steps that somebody else has taken from the engine; they are gone afterwards.
+    pub fn flush_steps(&mut self, now: SimTime, steps: &mut StepLog) {
+        std::mem::swap(&mut self.batch.steps, steps);
+        steps.clear();
+        self.close(now);
+    }
+
+    fn close(&mut self, now: SimTime) {
         self.batch.at = now;
         if !self.batch.steps.steps().is_empty() || self.batch.notes.len() >= WORTH_A_BATCH {
             self.hand_over();

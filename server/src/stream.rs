@@ -12,14 +12,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use llmsim_engine::sim::{Event, Finish, Job, Refusal, What};
-use llmsim_engine::units::{SimSpan, SimTime, Tokens};
+use llmsim_engine::units::{SimTime, Tokens};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use crate::api::chat::Answer;
 use crate::clock::Clock;
 use crate::gpu_thread::Address;
 use crate::http::connection::{Conn, Signal};
-use crate::metrics::record::{IoShard, Outcome, Record};
+use crate::metrics::record::{IoShard, Outcome};
+use crate::metrics::timing::Timing;
 use crate::ring::Report;
 use crate::served::Home;
 use crate::sys;
@@ -34,7 +35,6 @@ pub(crate) struct Generation {
     received: SimTime,
     /// The engine holds it.
     queued: bool,
-    admitted: Option<SimTime>,
     cached: Tokens,
     /// Tokens that exist.
     released: u32,
@@ -44,8 +44,10 @@ pub(crate) struct Generation {
     bytes_of_next: usize,
     /// The instant of the oldest token that the kernel has not taken.
     oldest_unsent: SimTime,
-    first_token: Option<SimTime>,
-    last_token: SimTime,
+    /// The kernel has taken the first token.
+    is_begun: bool,
+    /// Its client wants to know when things happened.
+    timing: Option<Box<Timing>>,
     /// It stands in the list of generations with something to send.
     is_dirty: bool,
     /// Its client did not read, and has not yet caught up.
@@ -86,6 +88,7 @@ pub(crate) struct Ended {
     pub(crate) cached: Tokens,
     pub(crate) released: u32,
     pub(crate) finish: Option<Finish>,
+    pub(crate) timing: Option<Box<Timing>>,
 }
 
 /// The table of one I/O thread's generations.
@@ -147,6 +150,7 @@ impl Generations {
         delivery: Delivery,
         received: SimTime,
     ) -> Address {
+        let timing = answer.wants_timing.then(|| Box::new(Timing::new(received)));
         let entry = Generation {
             conn,
             answer,
@@ -154,15 +158,14 @@ impl Generations {
             delivery,
             received,
             queued: false,
-            admitted: None,
             cached: Tokens::ZERO,
             released: 0,
             finish: None,
             units_sent: 0,
             bytes_of_next: 0,
             oldest_unsent: SimTime::ZERO,
-            first_token: None,
-            last_token: SimTime::ZERO,
+            is_begun: false,
+            timing,
             is_dirty: false,
             lags: false,
             state: State::Running,
@@ -197,7 +200,6 @@ impl Generations {
     /// Takes a generation out of the table and counts how it ended. Reports that still come for it
     /// find its address stale.
     pub(crate) fn close(&mut self, address: Address, outcome: Outcome) -> Option<Ended> {
-        let now = self.clock.now();
         let place = self.slots.get_mut(address.slot as usize)?;
         if place.generation != address.generation {
             return None;
@@ -208,31 +210,26 @@ impl Generations {
             self.free.push(address.slot);
         }
         self.shard.in_flight.set(self.shard.in_flight.get() - 1);
-        self.shard.finish(&Record {
-            received: entry.received,
-            admitted: entry.admitted,
-            first_token: entry.first_token,
-            ended: now,
-            prompt: entry.answer.prompt,
-            cached: entry.cached,
-            output: Tokens::new(entry.released),
-            outcome,
-        });
+        self.shard.finish(outcome);
         Some(Ended {
             answer: entry.answer,
             home: entry.home,
             cached: entry.cached,
             released: entry.released,
             finish: entry.finish,
+            timing: entry.timing,
         })
     }
 
     /// Takes in what a GPU thread, or an engine on this thread, has to say.
     pub(crate) fn apply(&mut self, report: &Report) {
         match *report {
-            Report::Queued(job) => {
+            Report::Queued(job, at) => {
                 if let Some(entry) = self.get_mut(Address::of(job)) {
                     entry.queued = true;
+                    if let Some(timing) = &mut entry.timing {
+                        timing.queued(at);
+                    }
                     if matches!(entry.delivery, Delivery::Stream { .. }) {
                         self.mark(Address::of(job).slot);
                     }
@@ -244,18 +241,18 @@ impl Generations {
                     entry.conn.signal(Signal::Generation);
                 }
             }
-            Report::Event(event) => self.apply_event(event),
+            Report::Event(event, released) => self.apply_event(event, released),
         }
     }
 
-    fn apply_event(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event, released: SimTime) {
         let address = Address::of(event.job);
         let Some(entry) = self.get_mut(address) else { return };
+        if let Some(timing) = &mut entry.timing {
+            timing.happened(&event, released);
+        }
         match event.what {
-            What::Admitted { cached } => {
-                entry.admitted = Some(event.at);
-                entry.cached = cached;
-            }
+            What::Admitted { cached } => entry.cached = cached,
             What::Resumed { .. } | What::Preempted => {}
             What::Token { index, finish } => {
                 debug_assert!(index.get() > entry.released, "tokens come in order");
@@ -267,7 +264,7 @@ impl Generations {
                 match entry.delivery {
                     Delivery::Stream { .. } => self.mark(address.slot),
                     Delivery::Whole => {
-                        self.count_unstreamed(address.slot, event.at);
+                        self.shard.unstreamed_tokens.add(1);
                         let entry = self.get_mut(address).expect("looked up above");
                         if finish.is_some() {
                             entry.state = State::Complete;
@@ -277,16 +274,6 @@ impl Generations {
                 }
             }
         }
-    }
-
-    /// A token of a whole answer: it exists, but nothing is written for it.
-    fn count_unstreamed(&mut self, slot: u32, at: SimTime) {
-        let entry = self.slots[slot as usize].entry.as_mut().expect("the caller looked it up");
-        if entry.first_token.is_none() {
-            entry.first_token = Some(at);
-        }
-        entry.last_token = at;
-        self.shard.tokens.add(1);
     }
 
     fn mark(&mut self, slot: u32) {
@@ -399,6 +386,11 @@ impl Generation {
         }
         let due = self.units_due();
         while self.units_sent < due {
+            // The last unit tells when the tokens before it were sent, so they go first.
+            let due = match &self.timing {
+                Some(_) if self.finish.is_some() && self.has_unsent_token() => due - 1,
+                _ => due,
+            };
             self.render(due, scratch);
             let bytes = &scratch.bytes[self.bytes_of_next..];
             match sys::send(&self.conn.stream, bytes) {
@@ -465,7 +457,9 @@ impl Generation {
         match (unit, self.finish) {
             (ROLE_UNIT, _) => self.answer.role_frame(bytes),
             (_, Some(finish)) if is_end => {
-                self.answer.end_frames(finish, Tokens::new(self.released), self.cached, bytes);
+                let timing = self.timing.as_deref();
+                let completion = Tokens::new(self.released);
+                self.answer.end_frames(finish, completion, self.cached, timing, bytes);
             }
             _ => self.answer.token_frame(unit - ROLE_UNIT, self.cached, bytes),
         }
@@ -482,21 +476,20 @@ impl Generation {
             return;
         }
         let times = u64::from(count);
-        shard.tokens.add(times);
+        let delivery = &shard.models[self.answer.model];
+        // Tokens of one write are all as late as the oldest of them: never flattering.
+        let lag = now.saturating_since(self.oldest_unsent);
         if self.lags {
-            shard.delayed_tokens.add(times);
+            delivery.sent_after_a_stall(times);
         } else {
-            // Tokens of one write are all as late as the oldest of them: never flattering.
-            shard.token_lag.record(now.saturating_since(self.oldest_unsent), times);
+            delivery.sent(lag, times);
         }
-        if self.first_token.is_none() {
-            self.first_token = Some(now);
-        } else {
-            shard.inter_token.record(now.saturating_since(self.last_token), 1);
+        if !self.is_begun {
+            self.is_begun = true;
+            delivery.sent_first(now.saturating_since(self.received));
         }
-        if count > 1 {
-            shard.inter_token.record(SimSpan::ZERO, times - 1);
+        if let Some(timing) = &mut self.timing {
+            timing.sent(now, lag);
         }
-        self.last_token = now;
     }
 }

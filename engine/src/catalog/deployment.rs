@@ -206,6 +206,8 @@ pub struct Derived {
     pub kv_bytes_per_token_per_gpu: Bytes,
     /// What each GPU keeps free for activations, logits, graphs and its own runtime.
     pub reserved_per_gpu: Bytes,
+    /// All memory of each GPU.
+    pub hbm: Bytes,
     /// Tokens that the KV cache holds.
     pub kv_tokens: u64,
     /// Blocks that the KV cache has.
@@ -468,6 +470,7 @@ impl Deployment<'_> {
             kv_bytes_per_token: bytes(self.kv_bytes_per_token()),
             kv_bytes_per_token_per_gpu: bytes(self.kv_bytes_per_token() / self.kv_shards()),
             reserved_per_gpu: bytes(self.reserved_bytes_per_gpu()),
+            hbm: self.gpu.hbm,
             kv_tokens: u64::from(blocks.get()) * u64::from(self.memory.block_size.get()),
             blocks,
             block_size: self.memory.block_size,

@@ -19,7 +19,7 @@ use crate::sim::{Event, Finish, Refusal, What};
 use crate::stats::histogram::{Histogram, Shard};
 use crate::units::{JobId, SimSpan, SimTime, Tokens};
 
-/// A request that a simulated GPU has taken.
+/// A request for a simulated GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
     /// Its id towards the engine.
@@ -543,7 +543,7 @@ impl Recorder {
         }
     }
 
-    /// The GPU has taken a request.
+    /// A request is on its way into the GPU's queue.
     pub fn submitted(&mut self, request: &Submitted) {
         self.lives.insert(
             request.job,
@@ -565,8 +565,18 @@ impl Recorder {
         self.figures.held.set(self.lives.len() as u64);
     }
 
+    /// The GPU took the request at `at`, later than [`Submitted::queued`] said.
+    pub fn queued(&mut self, job: JobId, at: SimTime) {
+        if let Some(life) = self.lives.get_mut(&job) {
+            life.queued = at;
+        }
+    }
+
     /// The GPU did not take a request.
-    pub fn refused(&mut self, why: Refusal) {
+    pub fn refused(&mut self, job: JobId, why: Refusal) {
+        if self.lives.remove(&job).is_some() {
+            self.figures.held.set(self.lives.len() as u64);
+        }
         match why {
             Refusal::QueueFull => self.figures.queue_full.add(1),
             Refusal::PromptTooLong | Refusal::NeverFits => self.figures.impossible.add(1),

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderName;
 use llmsim_engine::sim::{BlockHash, Finish, Job, Refusal};
 use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
@@ -24,6 +25,7 @@ use crate::helper;
 use crate::http::head::{self, Head};
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
+use crate::metrics::timing::Timing;
 use crate::served::Served;
 use crate::stream::Ended;
 
@@ -38,6 +40,8 @@ pub(crate) struct Answer {
     pub(crate) model: usize,
     pub(crate) is_stream: bool,
     pub(crate) prompt: Tokens,
+    /// `x-llmsim-timing: 1`.
+    pub(crate) wants_timing: bool,
     include_usage: bool,
     continuous_usage: bool,
     script: Script,
@@ -64,6 +68,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
         },
         is_final: id.from_client,
         created: clock::unix_seconds(),
+        wants_timing: head::text(&head.headers, TIMING) == Some("1"),
     };
     let served = Arc::clone(&io.served);
     let prepared = if body.len() <= LONGEST_INLINE {
@@ -83,7 +88,12 @@ struct Naming {
     /// The client's `x-request-id` wins over its `request_id` (vLLM's order).
     is_final: bool,
     created: u64,
+    /// The client wants to know when things happened.
+    wants_timing: bool,
 }
+
+/// The header with which a client asks when things happened.
+const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Answer, ApiError> {
     let request = ChatRequest::parse(body)?;
@@ -138,18 +148,20 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Answer, 
         Some(id) if !naming.is_final => format!("chatcmpl-{id}"),
         _ => naming.id,
     };
+    let include_usage = request.include_usage || naming.wants_timing;
     let frames = StreamFrames::new(&StreamHead {
         id: &id,
         created: naming.created,
         model: &request.model,
         fingerprint: &served.fingerprint,
-        include_usage: request.include_usage,
+        include_usage,
     });
     Ok(Answer {
         model: place.expect("it was found in this list"),
         is_stream: request.stream,
         prompt: prompt_tokens,
-        include_usage: request.include_usage,
+        wants_timing: naming.wants_timing,
+        include_usage,
         continuous_usage: request.include_usage && request.continuous_usage,
         script,
         max_tokens,
@@ -223,11 +235,15 @@ impl Answer {
         finish: Finish,
         completion: Tokens,
         cached: Tokens,
+        timing: Option<&Timing>,
         out: &mut Vec<u8>,
     ) {
         self.frames.finish(reason(finish), out);
         if self.include_usage {
             self.frames.usage(&self.usage(completion, cached), out);
+            if let Some(timing) = timing {
+                append_timing(timing, completion, b"}\n\n", out);
+            }
         }
         out.extend_from_slice(DONE);
     }
@@ -245,12 +261,24 @@ impl Answer {
         let pieces = (0..ended.released).map(|k| self.script.escaped(k % self.script.len().get()));
         let mut body = Vec::with_capacity(1024 + 6 * ended.released as usize);
         completion.write(pieces, &mut body);
+        if let Some(timing) = &ended.timing {
+            append_timing(timing, Tokens::new(ended.released), b"}", &mut body);
+        }
         body
     }
 
     fn usage(&self, completion: Tokens, cached: Tokens) -> Usage {
         Usage { prompt: self.prompt, cached, completion, reasoning: Tokens::ZERO }
     }
+}
+
+/// Puts `metrics` at the end of the object that `out` ends with.
+fn append_timing(timing: &Timing, completion: Tokens, end: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(out.ends_with(end));
+    out.truncate(out.len() - end.len());
+    out.extend_from_slice(b",\"metrics\":");
+    out.extend_from_slice(timing.json(completion).as_bytes());
+    out.extend_from_slice(end);
 }
 
 fn reason(finish: Finish) -> FinishReason {

@@ -4,6 +4,7 @@
 //! answer, and an answer that is an error has OpenAI's error object as its body.
 
 pub(crate) mod chat;
+pub(crate) mod metrics;
 pub(crate) mod models;
 
 use http::{Method, header};
@@ -24,6 +25,10 @@ pub(crate) enum Route {
     Health,
     Version,
     ResetPrefixCache,
+    Metrics,
+    Summary,
+    ResetSummary,
+    LiveData,
     /// `OPTIONS`, with the methods of the path if it is known.
     Options(Option<&'static str>),
     /// The path is known, the method is not; these are.
@@ -34,6 +39,8 @@ pub(crate) enum Route {
 /// What a request gets.
 pub(crate) enum Reply {
     Whole(Response),
+    /// The live page's events, until the client has enough.
+    Feed,
     /// An answer that takes its time.
     Generate(Box<chat::Answer>),
 }
@@ -53,6 +60,10 @@ pub(crate) fn route(head: &Head) -> Route {
         "/ping" => (GET_POST, Route::Health),
         "/version" => (GET, Route::Version),
         "/reset_prefix_cache" => (POST, Route::ResetPrefixCache),
+        "/metrics" => (GET, Route::Metrics),
+        "/metrics/summary" => (GET, Route::Summary),
+        "/metrics/summary/reset" => (POST, Route::ResetSummary),
+        "/ui/data" => (GET, Route::LiveData),
         _ => match path.strip_prefix("/v1/models/") {
             Some(name) if !name.is_empty() => (GET, Route::Model(percent_decode(name))),
             _ if head.method == Method::OPTIONS => return Route::Options(None),
@@ -86,6 +97,10 @@ pub(crate) async fn answer(
             io.reset_prefix_caches();
             Response::empty(200)
         }
+        Route::Metrics => metrics::scrape(io, head).await,
+        Route::Summary => metrics::summary(io).await,
+        Route::ResetSummary => metrics::reset(io).await,
+        Route::LiveData => return Reply::Feed,
         Route::Options(allow) => preflight(head, allow),
         Route::NotAllowed(allow) => error(&ApiError::method_not_allowed(method, path, allow)),
         Route::Unknown => error(&ApiError::unknown_url(method, path)),

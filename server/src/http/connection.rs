@@ -16,6 +16,7 @@ use std::task::{Poll, Waker};
 use bytes::BytesMut;
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 use monoio::net::TcpStream;
 
 use super::body::{BodyReader, Progress};
@@ -215,6 +216,10 @@ impl Link {
             Reply::Whole(response) => {
                 self.respond(&response, exchange, &id, started).await?;
             }
+            Reply::Feed => {
+                exchange.keep_alive = false;
+                self.feed(exchange, &id, started).await?;
+            }
             Reply::Generate(answer) => {
                 self.generate(*answer, exchange, &id, started, received).await?;
             }
@@ -380,6 +385,44 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// An event a second until the client goes or the server drains.
+    async fn feed(
+        &mut self,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<(), Close> {
+        const PERIOD: SimSpan = SimSpan::from_ms(1_000);
+        let mut bytes = Vec::with_capacity(512);
+        let elapsed = self.io.clock.now().saturating_since(started);
+        let date = self.io.date();
+        response::write_stream_head(&mut bytes, exchange, id, millis(elapsed), &date);
+        self.send_all(&bytes).await?;
+        while !exchange.head_only && !self.io.is_draining() {
+            let event = api::metrics::live_event(&self.io).await;
+            bytes.clear();
+            let chunk = (!exchange.is_http10).then(|| OpenChunk::open(&mut bytes));
+            bytes.extend_from_slice(&event);
+            if let Some(chunk) = chunk {
+                chunk.close(&mut bytes);
+            }
+            self.send_all(&bytes).await?;
+            self.expire_in(PERIOD);
+            loop {
+                match self.fill().await {
+                    Ok(0) | Err(Broken::Cut | Broken::Gone) => return Err(Close::Gone),
+                    // Nothing more is answered on this connection.
+                    Ok(_) => self.buffer.clear(),
+                    Err(Broken::Expired | Broken::Drain) => break,
+                }
+            }
+        }
+        if !exchange.head_only && !exchange.is_http10 {
+            self.send_all(LAST_CHUNK).await?;
+        }
+        Ok(())
     }
 
     /// The generation is over, and the socket is this task's again.

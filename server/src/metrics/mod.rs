@@ -1,10 +1,19 @@
 //! What the server counts about itself.
 
+mod live;
+pub(crate) mod observatory;
+mod process;
 pub(crate) mod record;
+mod summary;
+pub(crate) mod timing;
 
 use std::time::Duration;
 
-use self::record::{Buckets, Counter, GpuGauges, GpuShard, IoShard};
+use llmsim_engine::observe::count::{Count, LagCounts};
+use llmsim_engine::observe::{Delivered, Delivery, Figures};
+use llmsim_engine::units::SimSpan;
+
+use self::record::{GpuGauges, IoShard};
 
 /// What a server has done so far, added up over its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,30 +77,17 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    fn of<'a>(all: impl Iterator<Item = &'a Buckets> + Clone) -> Self {
-        let mut counts = std::collections::BTreeMap::new();
-        for (bound, count) in all.clone().flat_map(Buckets::filled) {
-            *counts.entry(bound).or_insert(0) += count;
-        }
-        let count: u64 = counts.values().sum();
-        let sum: u64 = all.clone().map(Buckets::sum_ns).sum();
-        let mean = Duration::from_nanos(sum.checked_div(count).unwrap_or(0));
-        let max = all.map(|buckets| buckets.max().as_ns()).max().unwrap_or(0);
-        let percentile = |percent: u64| {
-            let wanted = (count * percent).div_ceil(100);
-            let mut seen = 0;
-            let bound = counts.iter().find(|&(_, &count)| {
-                seen += count;
-                seen >= wanted
-            });
-            Duration::from_nanos(bound.map_or(0, |(&bound, _)| bound.min(max)))
-        };
+    fn of(all: impl Iterator<Item = LagCounts>) -> Self {
+        let mut lag = LagCounts::default();
+        all.for_each(|more| lag.merge(&more));
+        let duration = |span: SimSpan| Duration::from_nanos(span.as_ns());
+        let percentile = |percent| duration(lag.percentile(percent).unwrap_or(SimSpan::ZERO));
         Self {
-            count,
-            mean,
-            p50: percentile(50),
-            p99: percentile(99),
-            max: Duration::from_nanos(max),
+            count: lag.count(),
+            mean: duration(lag.mean()),
+            p50: percentile(50.0),
+            p99: percentile(99.0),
+            max: duration(lag.max()),
         }
     }
 }
@@ -99,23 +95,24 @@ impl Lateness {
 /// Adds the shards up.
 pub(crate) fn totals<'a>(
     io: &[std::sync::Arc<IoShard>],
-    gpu: &[std::sync::Arc<GpuShard>],
+    figures: impl Iterator<Item = &'a Figures>,
     gpus: impl Iterator<Item = (&'a str, &'a GpuGauges)>,
 ) -> Totals {
-    let sum = |of: fn(&IoShard) -> &Counter| io.iter().map(|shard| of(shard).get()).sum();
-    let stop: u64 = sum(|shard| &shard.finished_stop);
-    let length: u64 = sum(|shard| &shard.finished_length);
+    let sum = |of: fn(&IoShard) -> &Count| io.iter().map(|shard| of(shard).get()).sum();
+    let delivered: Vec<Delivered> =
+        io.iter().flat_map(|shard| shard.models.iter()).map(Delivery::read).collect();
+    let unstreamed: u64 = sum(|shard| &shard.unstreamed_tokens);
     Totals {
         connections: sum(|shard| &shard.connections),
         in_flight: sum(|shard| &shard.in_flight),
-        finished: stop + length,
+        finished: sum(|shard| &shard.finished),
         disconnected: sum(|shard| &shard.disconnected),
         stalled: sum(|shard| &shard.stalled),
         cut: sum(|shard| &shard.cut),
         refused: sum(|shard| &shard.refused),
-        tokens: sum(|shard| &shard.tokens),
-        token_lag: Lateness::of(io.iter().map(|shard| &shard.token_lag)),
-        release_lag: Lateness::of(gpu.iter().map(|shard| &shard.release_lag)),
+        tokens: unstreamed + delivered.iter().map(|model| model.tokens).sum::<u64>(),
+        token_lag: Lateness::of(delivered.into_iter().map(|model| model.lag)),
+        release_lag: Lateness::of(figures.map(|figures| figures.read().engine_lag)),
         gpus: gpus
             .map(|(model, gauges)| GpuState {
                 model: model.to_owned(),

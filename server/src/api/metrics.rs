@@ -1,0 +1,48 @@
+//! `GET /metrics`, `GET /metrics/summary`, `POST /metrics/summary/reset`, and the live page's feed.
+//!
+//! The invariant: figures are added up and rendered by a helper thread, never on the I/O thread that
+//! the tokens of other connections go through.
+
+use std::sync::Arc;
+
+use llmsim_engine::observe::family::Format;
+
+use crate::helper;
+use crate::http::head::{self, Head};
+use crate::http::response::Response;
+use crate::io_thread::Io;
+
+/// The scrape, in the format that `Accept` asks for.
+pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
+    let accept = head::text(&head.headers, http::header::ACCEPT).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let observatory = Arc::clone(&io.observatory);
+    let body = helper::run(&io.helper, move || observatory.scrape(format)).await;
+    let content_type = format.content_type();
+    Response { status: 200, content_type, body: body.into_bytes(), headers: Vec::new() }
+}
+
+/// Exact percentiles over recent traffic.
+pub(crate) async fn summary(io: &Io) -> Response {
+    let observatory = Arc::clone(&io.observatory);
+    let body = helper::run(&io.helper, move || observatory.summary()).await;
+    Response::json(200, body.into_bytes())
+}
+
+/// A fresh period begins.
+pub(crate) async fn reset(io: &Io) -> Response {
+    let observatory = Arc::clone(&io.observatory);
+    helper::run(&io.helper, move || observatory.reset_summary()).await;
+    Response::json(200, b"{\"status\":\"ok\"}".to_vec())
+}
+
+/// One event of the live feed, framed.
+pub(crate) async fn live_event(io: &Io) -> Vec<u8> {
+    let observatory = Arc::clone(&io.observatory);
+    let json = helper::run(&io.helper, move || observatory.live()).await;
+    let mut event = Vec::with_capacity(json.len() + 8);
+    event.extend_from_slice(b"data: ");
+    event.extend_from_slice(json.as_bytes());
+    event.extend_from_slice(b"\n\n");
+    event
+}

@@ -1,0 +1,530 @@
+//! Where all figures of a server come together: scrapes, summary, live page, verdict.
+//!
+//! Threads write their own shards; this reads them, once a second for the verdict and the rates, and
+//! whenever somebody asks. The invariant: nothing here is called from a GPU thread, and from an I/O
+//! thread only by way of a helper: adding up and rendering takes a millisecond.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use llmsim_engine::config::{Basis, ModelSpec};
+use llmsim_engine::observe::count::LagCounts;
+use llmsim_engine::observe::family::{Family, Format};
+use llmsim_engine::observe::sim::{
+    FidelityView, GpuMemory, GpuView, Load, ModelView, ProcessView, View,
+};
+use llmsim_engine::observe::verdict::{Reason, Thresholds, Verdict, Window, judge};
+use llmsim_engine::observe::vllm::{CacheConfig, EngineView};
+use llmsim_engine::observe::{Delivered, Figures, Measure, Reading, WindowSizes, sim, vllm};
+use llmsim_engine::sim::EngineSpec;
+use llmsim_engine::units::{Bytes, SimSpan, SimTime, Tokens};
+
+use crate::args::{MetricsSettings, SummarySizes};
+use crate::clock::{self, Clock};
+use crate::metrics::process::{self, Threads};
+use crate::metrics::record::{GpuShard, IoShard};
+
+/// Everything that is observed of a server.
+#[derive(Debug)]
+pub(crate) struct Observatory {
+    pub(super) clock: Clock,
+    pub(super) models: Vec<Model>,
+    pub(super) seats: Vec<Observed>,
+    pub(super) io: Vec<Arc<IoShard>>,
+    gpu: Vec<Arc<GpuShard>>,
+    pub(super) settings: MetricsSettings,
+    pub(super) summary: SummarySizes,
+    started: f64,
+    pub(super) driver: OnceLock<Driver>,
+    state: Mutex<State>,
+}
+
+/// How the I/O threads wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Driver {
+    /// `io_uring` or `epoll`.
+    pub(crate) name: &'static str,
+    /// It is not the one that was to be had.
+    pub(crate) is_fallback: bool,
+}
+
+/// What does not change about a model.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) name: String,
+    pub(super) engine: &'static str,
+    pub(super) cache: Option<CacheConfig>,
+    pub(super) memory: Option<GpuMemory>,
+    pub(super) max_running: u32,
+    context: Tokens,
+}
+
+/// A simulated GPU, or one thread's part of it.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    /// The model's place in the configuration.
+    pub(crate) model: usize,
+    pub(crate) replica: u16,
+    pub(crate) figures: Arc<Figures>,
+}
+
+/// What is remembered from second to second.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) history: VecDeque<Tick>,
+    pub(super) verdict: Verdict,
+    /// The window that the verdict rests on.
+    pub(super) window: Window,
+    /// p99 of the token lag over that window, by model.
+    pub(super) lag_p99: Vec<Option<SimSpan>>,
+    pub(super) baseline: Baseline,
+}
+
+/// One look at everything.
+#[derive(Debug)]
+pub(super) struct Tick {
+    pub(super) at: SimTime,
+    pub(super) threads: Threads,
+    /// By seat.
+    pub(super) seats: Vec<Progress>,
+    /// By model: lag of the engine, lag of the token.
+    lags: Vec<[LagCounts; 2]>,
+    /// By I/O thread and model: values pushed into the lag window.
+    pub(super) delivered: Vec<Vec<u64>>,
+}
+
+/// Where a seat's counters and windows stood.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    pub(super) prompt_tokens: u64,
+    pub(super) generation_tokens: u64,
+    pub(super) finished: u64,
+    pub(super) preemptions: u64,
+    pub(super) steps: u64,
+    /// Sums over all steps: sequences, tokens, seconds.
+    pub(super) step_sums: [f64; 3],
+    pub(super) bounds: Vec<(&'static str, u64)>,
+    pub(super) load: [SimSpan; 3],
+    /// Values pushed, by measure.
+    pub(super) pushed: [u64; Measure::ALL.len()],
+}
+
+impl Progress {
+    pub(super) fn of(figures: &Figures, reading: &Reading) -> Self {
+        Self {
+            prompt_tokens: reading.prompt_tokens,
+            generation_tokens: reading.generation_tokens,
+            finished: reading.stopped + reading.reached_length,
+            preemptions: reading.preemptions,
+            steps: reading.steps(),
+            step_sums: [
+                reading.step_sequences.sum(),
+                reading.step_tokens.sum(),
+                reading.step_duration.sum(),
+            ],
+            bounds: reading
+                .steps_by_bound()
+                .map(|(bound, count)| (bound.as_str(), count))
+                .collect(),
+            load: Load::sums(reading),
+            pushed: Measure::ALL.map(|measure| figures.window(measure).pushed()),
+        }
+    }
+}
+
+/// Where everything stood when the summary was reset.
+#[derive(Debug)]
+pub(super) struct Baseline {
+    pub(super) at: SimTime,
+    /// By seat.
+    pub(super) seats: Vec<(Reading, Progress)>,
+    /// By I/O thread and model.
+    pub(super) delivered: Vec<Vec<u64>>,
+}
+
+/// One replica of a model, its threads' parts added up.
+pub(super) struct Replica {
+    pub(super) model: usize,
+    pub(super) replica: u16,
+    pub(super) reading: Reading,
+    /// Its seats.
+    pub(super) seats: Vec<usize>,
+}
+
+/// Between two looks.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Over how many seconds the shares of a GPU's time are taken.
+pub(super) const LOAD_TICKS: usize = 5;
+
+/// Over how many seconds the live page's percentiles are taken.
+pub(super) const LIVE_SECONDS: u64 = 60;
+
+impl Observatory {
+    pub(crate) fn new(
+        clock: Clock,
+        models: &[ModelSpec],
+        seats: Vec<Observed>,
+        io: Vec<Arc<IoShard>>,
+        gpu: Vec<Arc<GpuShard>>,
+        settings: MetricsSettings,
+        summary: SummarySizes,
+    ) -> Self {
+        let models: Vec<Model> = models.iter().map(Model::of).collect();
+        let now = clock.now();
+        let baseline = Baseline { at: now, seats: Vec::new(), delivered: Vec::new() };
+        let observatory = Self {
+            clock,
+            seats,
+            io,
+            gpu,
+            settings,
+            summary,
+            started: clock::unix_time(),
+            driver: OnceLock::new(),
+            state: Mutex::new(State {
+                history: VecDeque::new(),
+                verdict: Verdict::new(now),
+                window: Window::default(),
+                lag_p99: models.iter().map(|_| None).collect(),
+                baseline,
+            }),
+            models,
+        };
+        observatory.reset_summary();
+        observatory
+    }
+
+    /// Figures for a model's simulated GPU.
+    pub(crate) fn figures(model: &ModelSpec, summary: SummarySizes) -> Arc<Figures> {
+        let windows =
+            WindowSizes { requests: summary.request_samples, tokens: summary.token_samples };
+        Arc::new(Figures::new(model.context_length, windows))
+    }
+
+    /// Says which driver the I/O threads got.
+    pub(crate) fn set_driver(&self, driver: Driver) {
+        self.driver.get_or_init(|| driver);
+    }
+
+    /// Looks once a second until told to stop; to be called on a thread of its own.
+    pub(crate) fn run(&self, stop: &AtomicBool) {
+        self.tick();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(TICK);
+            if let Some(line) = self.tick() {
+                eprintln!("llmsimulator: {line}");
+            }
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes everything in; returns what is worth a line in the log.
+    fn tick(&self) -> Option<String> {
+        let tick = self.look();
+        let mut state = self.state();
+        let state = &mut *state;
+        let window = SimSpan::from_ns(duration_ns(self.settings.fidelity_window));
+        let seen = since(&state.history, tick.at, window).map(|from| self.window(from, &tick));
+        let line = seen.and_then(|(window, lag_p99)| {
+            state.lag_p99 = lag_p99;
+            state.window = window;
+            let judgement = judge(&window, &self.thresholds());
+            let turned = state.verdict.update(tick.at, judgement);
+            turned.then(|| self.verdict_line(state))
+        });
+        let keep = self
+            .settings
+            .fidelity_window
+            .max(self.summary.rate_window)
+            .max(Duration::from_secs(LIVE_SECONDS))
+            .as_secs() as usize
+            + 2;
+        state.history.push_back(tick);
+        while state.history.len() > keep {
+            state.history.pop_front();
+        }
+        line
+    }
+
+    fn look(&self) -> Tick {
+        let mut lags: Vec<[LagCounts; 2]> =
+            self.models.iter().map(|_| Default::default()).collect();
+        let mut seats = Vec::with_capacity(self.seats.len());
+        for seat in &self.seats {
+            let reading = seat.figures.read();
+            lags[seat.model][0].merge(&reading.engine_lag);
+            seats.push(Progress::of(&seat.figures, &reading));
+        }
+        for shard in &self.io {
+            for (lags, delivery) in lags.iter_mut().zip(&shard.models) {
+                lags[1].merge(&delivery.read().lag);
+            }
+        }
+        let (at, threads, delivered) = (self.clock.now(), Threads::look(), self.pushed());
+        Tick { at, threads, seats, lags, delivered }
+    }
+
+    /// Values pushed into the lag windows, by I/O thread and model.
+    fn pushed(&self) -> Vec<Vec<u64>> {
+        let of = |shard: &Arc<IoShard>| {
+            shard.models.iter().map(|delivery| delivery.window().pushed()).collect()
+        };
+        self.io.iter().map(of).collect()
+    }
+
+    pub(super) fn thresholds(&self) -> Thresholds {
+        let lag = SimSpan::from_ns(duration_ns(self.settings.fidelity_lag));
+        Thresholds { lag, ..Thresholds::default() }
+    }
+
+    /// What happened between two looks: the worst model counts.
+    fn window(&self, from: &Tick, to: &Tick) -> (Window, Vec<Option<SimSpan>>) {
+        let elapsed = to.at.saturating_since(from.at);
+        let mut window = Window {
+            starved: to.threads.starved_since(&from.threads, elapsed.as_ns()),
+            involuntary_switches: to.threads.switches_since(&from.threads) as f64
+                / elapsed.as_secs_f64().max(1e-9),
+            driver_fallback: self.driver.get().is_some_and(|driver| driver.is_fallback),
+            ..Window::default()
+        };
+        let least = self.thresholds().least_tokens;
+        let mut p99 = Vec::new();
+        for (now, then) in to.lags.iter().zip(&from.lags) {
+            let [engine, token] = [0, 1].map(|index| now[index].since(&then[index]));
+            p99.push(token.percentile(99.0));
+            window.tokens = window.tokens.max(engine.count());
+            for (lag, worst) in
+                [(engine, &mut window.engine_lag_p99), (token, &mut window.token_lag_p99)]
+            {
+                if lag.count() >= least {
+                    *worst = (*worst).max(lag.percentile(99.0).unwrap_or_default());
+                }
+            }
+        }
+        (window, p99)
+    }
+
+    fn verdict_line(&self, state: &State) -> String {
+        let Window { engine_lag_p99, token_lag_p99, .. } = state.window;
+        let judgement = state.verdict.judgement();
+        let (said, why) = match judgement.is_ok() {
+            true => ("the timeline is kept again", String::new()),
+            false => {
+                let words = judgement.reasons.iter().map(|reason: &Reason| reason.as_str());
+                ("the timeline is NOT kept", format!(" ({})", words.collect::<Vec<_>>().join(", ")))
+            }
+        };
+        format!(
+            "{said}{why}: over the last {} s the p99 token lag was {token_lag_p99}, of it the \
+             engine's {engine_lag_p99}; good is up to {}",
+            self.settings.fidelity_window.as_secs(),
+            self.thresholds().lag,
+        )
+    }
+
+    /// Adds up what threads did for one replica.
+    pub(super) fn replicas(&self) -> Vec<Replica> {
+        let mut replicas: Vec<Replica> = Vec::new();
+        for (index, seat) in self.seats.iter().enumerate() {
+            let reading = seat.figures.read();
+            let known = replicas
+                .iter_mut()
+                .find(|other| other.model == seat.model && other.replica == seat.replica);
+            match known {
+                Some(other) => {
+                    other.reading.merge(&reading);
+                    other.seats.push(index);
+                }
+                None => replicas.push(Replica {
+                    model: seat.model,
+                    replica: seat.replica,
+                    reading,
+                    seats: vec![index],
+                }),
+            }
+        }
+        replicas
+    }
+
+    /// Adds up the replicas of each model.
+    pub(super) fn by_model(&self, replicas: &[Replica]) -> Vec<Reading> {
+        let mut models: Vec<_> =
+            self.models.iter().map(|model| Reading::empty(model.context)).collect();
+        for replica in replicas {
+            models[replica.model].merge(&replica.reading);
+        }
+        models
+    }
+
+    /// The body of a scrape.
+    pub(crate) fn scrape(&self, format: Format) -> String {
+        let replicas = self.replicas();
+        let mut families: Vec<Family> = Vec::new();
+        if self.settings.families.vllm {
+            let engines: Vec<EngineView<'_>> = replicas
+                .iter()
+                .map(|replica| EngineView {
+                    model: &self.models[replica.model].name,
+                    replica: replica.replica,
+                    reading: &replica.reading,
+                    cache: self.models[replica.model].cache,
+                })
+                .collect();
+            families.extend(vllm::families(&engines, clock::unix_time()));
+        }
+        if self.settings.families.llm_sim {
+            families.extend(self.own_families(&replicas));
+        }
+        format.write(&families)
+    }
+
+    fn own_families(&self, replicas: &[Replica]) -> Vec<Family> {
+        let readings = self.by_model(replicas);
+        let mut delivered: Vec<_> = self.models.iter().map(|_| Delivered::empty()).collect();
+        for shard in &self.io {
+            for (sum, delivery) in delivered.iter_mut().zip(&shard.models) {
+                sum.merge(&delivery.read());
+            }
+        }
+        let threads = Threads::look();
+        let state = self.state();
+        let models = self.models.iter().zip(readings.iter().zip(&delivered));
+        let models = models.map(|(model, (reading, delivered))| ModelView {
+            model: &model.name,
+            reading,
+            delivered,
+        });
+        let stepping = replicas.iter().filter(|replica| self.models[replica.model].has_steps());
+        let gpus = stepping.map(|replica| {
+            let model = &self.models[replica.model];
+            GpuView {
+                model: &model.name,
+                replica: replica.replica,
+                reading: &replica.reading,
+                memory: model.memory,
+                load: load(&state.history, &replica.seats),
+            }
+        });
+        let p99 = self.models.iter().zip(&state.lag_p99);
+        let sum = |of: fn(&IoShard) -> u64| self.io.iter().map(|shard| of(shard)).sum();
+        let view = View {
+            models: models.collect(),
+            gpus: gpus.collect(),
+            process: ProcessView {
+                version: env!("CARGO_PKG_VERSION"),
+                cpu_seconds: Threads::seconds(&threads.cpu_ns),
+                starved_seconds: Threads::seconds(&threads.waited_ns),
+                resident_bytes: process::resident_bytes(),
+                open_files: process::open_files(),
+                started: self.started,
+                io_driver: self.driver.get().map_or("", |driver| driver.name),
+                connections: sum(|shard| shard.connections.get()),
+                accepted: sum(|shard| shard.accepted.get()),
+                turned_away: sum(|shard| shard.turned_away.get()),
+                merged_tokens: self.gpu.iter().map(|shard| shard.merged_tokens.get()).sum(),
+            },
+            fidelity: FidelityView {
+                judgement: state.verdict.judgement(),
+                lag_p99: p99
+                    .filter_map(|(model, lag)| Some((model.name.as_str(), (*lag)?)))
+                    .collect(),
+                threshold: self.thresholds().lag,
+            },
+        };
+        sim::families(&view)
+    }
+
+    /// Starts a fresh period of the summary.
+    pub(crate) fn reset_summary(&self) {
+        let seats = self.seats.iter().map(|seat| {
+            let reading = seat.figures.read();
+            let progress = Progress::of(&seat.figures, &reading);
+            (reading, progress)
+        });
+        let baseline =
+            Baseline { at: self.clock.now(), seats: seats.collect(), delivered: self.pushed() };
+        self.state().baseline = baseline;
+    }
+}
+
+/// The oldest look that is at most `span` old, or the newest if none is.
+pub(super) fn since(history: &VecDeque<Tick>, now: SimTime, span: SimSpan) -> Option<&Tick> {
+    // A look comes a little later than asked for; half a second is forgiven.
+    let span = span + SimSpan::from_ms(500);
+    history.iter().find(|tick| now.saturating_since(tick.at) <= span).or_else(|| history.back())
+}
+
+/// The shares of a GPU's time over the last seconds.
+pub(super) fn load(history: &VecDeque<Tick>, seats: &[usize]) -> Load {
+    let Some(last) = history.back() else { return Load::default() };
+    let first = &history[history.len().saturating_sub(LOAD_TICKS + 1)];
+    let sums = |tick: &Tick| {
+        seats.iter().fold([SimSpan::ZERO; 3], |sum, &seat| {
+            std::array::from_fn(|index| sum[index] + tick.seats[seat].load[index])
+        })
+    };
+    Load::between(sums(first), sums(last), last.at.saturating_since(first.at))
+}
+
+fn duration_ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+impl Model {
+    fn of(spec: &ModelSpec) -> Self {
+        let (engine, cache, max_running) = match &spec.engine {
+            EngineSpec::Instant => ("instant", None, 0),
+            EngineSpec::FixedRate(_) => ("fixed_rate", None, 0),
+            EngineSpec::Scheduler(scheduler) => {
+                let cache = CacheConfig {
+                    block_size: scheduler.block_size,
+                    num_blocks: scheduler.num_blocks,
+                    prefix_caching: scheduler.prefix_caching,
+                    gpu_memory_utilization: 0.92,
+                };
+                let most = scheduler.max_num_active_seqs.unwrap_or(u32::MAX);
+                ("scheduler", Some(cache), scheduler.max_num_seqs.min(most))
+            }
+        };
+        Self {
+            name: spec.name.clone(),
+            engine,
+            cache,
+            memory: memory(spec),
+            max_running,
+            context: spec.context_length,
+        }
+    }
+
+    pub(super) fn has_steps(&self) -> bool {
+        self.cache.is_some()
+    }
+}
+
+/// Where a simulated GPU's memory goes, if the configuration tells.
+fn memory(spec: &ModelSpec) -> Option<GpuMemory> {
+    let EngineSpec::Scheduler(scheduler) = &spec.engine else { return None };
+    let per_block = |per_token: f64| {
+        Bytes::new((per_token * f64::from(scheduler.block_size.get())).round() as u64)
+    };
+    Some(match spec.basis.as_ref()? {
+        Basis::Planned(derived) => GpuMemory {
+            total: derived.hbm,
+            weights: derived.weights_per_gpu,
+            reserved: derived.reserved_per_gpu,
+            block: per_block(derived.kv_bytes_per_token_per_gpu.get() as f64),
+        },
+        Basis::Given(memory) => GpuMemory {
+            total: memory.hbm,
+            weights: memory.weights,
+            reserved: Bytes::ZERO,
+            block: per_block(memory.kv_per_token),
+        },
+    })
+}
