@@ -57,6 +57,7 @@ impl Observatory {
         let reasons: Vec<_> =
             judgement.reasons.iter().map(|reason| format!("\"{}\"", reason.as_str())).collect();
         let lag = window.token_lag_p99.max(window.engine_lag_p99);
+        let is_judged = window.tokens >= self.thresholds().least_tokens;
         let _ = write!(
             out,
             "\"verdict\":{{\"ok\":{},\"reason\":\"{}\",\"reasons\":[{}],\"since_seconds\":{},\
@@ -66,7 +67,7 @@ impl Observatory {
             judgement.word(),
             reasons.join(","),
             decimals(self.clock.now().saturating_since(state.verdict.since()).as_secs_f64(), 1),
-            if window.tokens > 0 { decimals(lag.as_secs_f64(), 9) } else { "null".into() },
+            number(is_judged.then(|| lag.as_secs_f64()), 9),
             decimals(self.thresholds().lag.as_secs_f64(), 9),
             self.settings.fidelity_window.as_secs(),
             window.tokens,
