@@ -171,6 +171,16 @@ pub struct MetricsSettings {
     pub fidelity_window: Duration,
 }
 
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self {
+            families: MetricFamilies { vllm: true, llm_sim: true },
+            fidelity_lag: Duration::from_millis(5),
+            fidelity_window: Duration::from_secs(10),
+        }
+    }
+}
+
 /// Which families `/metrics` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricFamilies {
@@ -425,14 +435,15 @@ impl Settings {
             token_samples: count(None, "LLM_SIM_SUMMARY_TOKEN_SAMPLES", 100_000)?,
             rate_window: time(None, "LLM_SIM_SUMMARY_RATE_SECONDS", 60)?,
         };
+        let usual = MetricsSettings::default();
         let metrics = MetricsSettings {
-            families: from
-                .or_variable(low.metrics, "LLM_SIM_METRICS")?
-                .unwrap_or(MetricFamilies { vllm: true, llm_sim: true }),
+            families: from.or_variable(low.metrics, "LLM_SIM_METRICS")?.unwrap_or(usual.families),
             fidelity_lag: from
                 .or_variable(low.fidelity_lag, "LLM_SIM_FIDELITY_LAG")?
-                .map_or(Duration::from_millis(5), |time| time.0),
-            fidelity_window: time(low.fidelity_window, "LLM_SIM_FIDELITY_WINDOW", 10)?,
+                .map_or(usual.fidelity_lag, |time| time.0),
+            fidelity_window: from
+                .or_variable(low.fidelity_window, "LLM_SIM_FIDELITY_WINDOW")?
+                .map_or(usual.fidelity_window, |time| time.0),
         };
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
@@ -639,6 +650,7 @@ mod tests {
         assert_eq!(settings.summary.request_samples, 10_000);
         assert_eq!(settings.summary.token_samples, 100_000);
         assert_eq!(settings.summary.rate_window, Duration::from_secs(60));
+        assert_eq!(settings.metrics, MetricsSettings::default());
     }
 
     #[test]
@@ -658,11 +670,23 @@ mod tests {
             ("LLM_SIM_SPIN", "maybe", "must be one of auto, never, always"),
             ("LLM_SIM_SUMMARY_REQUEST_SAMPLES", "0", "must be a whole number from 1"),
             ("LLM_SIM_DRAIN_TIMEOUT", "soon", "for example 30s"),
+            ("LLM_SIM_METRICS", "vllm,tgi", "must be vllm, llm_sim, or both"),
             ("LLM_SIM_MODELS", "no/such.yml", "no/such.yml: cannot be read"),
         ] {
             let mistake = command("", &[(variable, value)]).unwrap_err();
             assert!(mistake.contains(words), "{variable}={value}: {mistake}");
         }
+    }
+
+    #[test]
+    fn families_and_the_bar_of_the_verdict_are_chosen() {
+        let chosen =
+            settings("--metrics vllm --fidelity-lag 2ms", &[("LLM_SIM_FIDELITY_WINDOW", "3")]);
+        assert_eq!(chosen.metrics.families, MetricFamilies { vllm: true, llm_sim: false });
+        assert_eq!(chosen.metrics.fidelity_lag, Duration::from_millis(2));
+        assert_eq!(chosen.metrics.fidelity_window, Duration::from_secs(3));
+        let both = settings("--metrics llm_sim,vllm", &[]);
+        assert_eq!(both.metrics.families, MetricsSettings::default().families);
     }
 
     #[test]

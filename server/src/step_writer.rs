@@ -532,9 +532,8 @@ mod tests {
         run(&mut taps[0], &mut engine, now, 1);
         drop(taps);
         writer.join();
-        // Numbers 2 and 13 went to plans that found nothing to do.
         let expected =
-            ["\"step\":1", "\"step\":3", "\"step\":4", "\"missing_steps\":8", "\"step\":14"];
+            ["\"step\":1", "\"step\":2", "\"step\":3", "\"missing_steps\":8", "\"step\":12"];
         assert_eq!(steps_of(&log.text()), expected);
     }
 
