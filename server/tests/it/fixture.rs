@@ -7,7 +7,8 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::units::SimSpan;
 use llmsimulator::args::{
-    Files, IoDriver, Limits, Logs, Pinning, Priority, Settings, Spin, SummarySizes, Threads,
+    Files, IoDriver, Limits, Logs, MetricsSettings, Pinning, Priority, Settings, Spin,
+    SummarySizes, Threads,
 };
 use llmsimulator::boot::Server;
 use llmsimulator::metrics::Totals;
@@ -90,6 +91,7 @@ pub(crate) fn settings() -> Settings {
             token_samples: 100,
             rate_window: Duration::from_secs(60),
         },
+        metrics: MetricsSettings::default(),
     }
 }
 
