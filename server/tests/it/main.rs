@@ -1,6 +1,7 @@
 //! Integration tests of the server: real sockets, real clients.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
+mod bad_inputs;
 mod cli;
 mod client;
 mod ending;
