@@ -345,6 +345,9 @@ fn fits_one_request(
             "write {} blocks, or lower context_length to {fits} or less",
             context.div_ceil(block_size) + 1
         ),
+        None if model.context_length.is_none() => {
+            format!("write context_length: {fits} or less, or give the cache more memory")
+        }
         None => format!("lower context_length to {fits} or less, or give the cache more memory"),
     };
     report.add(at, path, message, Hint::new(hint));
