@@ -81,6 +81,11 @@ impl Server {
     /// # Errors
     /// If the address cannot be had, or the I/O driver that was asked for.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
+        if let Some(cpus) = &settings.threads.cpus {
+            sys::use_only(&cpus.0).map_err(|why| StartError {
+                message: format!("--cpus names a processor that may not be used: {why}"),
+            })?;
+        }
         let machine = Machine::look();
         let open_files = sys::raise_open_files();
         let listener = Arc::new(listen(&settings.host, settings.port)?);
@@ -149,7 +154,7 @@ impl Server {
             Limits {
                 body: settings.limits.max_body_bytes,
                 head: span(settings.limits.head_timeout),
-                body_pause: span(settings.limits.body_timeout),
+                body_time: span(settings.limits.body_timeout),
                 idle: span(settings.limits.idle_timeout),
                 stall: span(settings.limits.write_timeout),
                 connections,

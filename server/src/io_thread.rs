@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use llmsim_engine::observe::{Figures, Recorder, Submitted};
-use llmsim_engine::sim::{Engine, Finish, Verdict};
+use llmsim_engine::sim::{Engine, Event, Finish, Verdict};
 use llmsim_engine::units::SimTime;
 use llmsim_engine::wire::error::ApiError;
 use monoio::net::TcpStream;
@@ -92,6 +92,7 @@ pub(crate) struct Io {
     unsent: RefCell<VecDeque<(u16, Order)>>,
     /// The engines of models that need no timeline, by the model's place.
     engines: RefCell<Vec<Option<(Engine, Recorder)>>>,
+    events: RefCell<Vec<Event>>,
     reports: RefCell<Vec<Report>>,
     conns: RefCell<Conns>,
     ids: RefCell<Ids>,
@@ -162,6 +163,7 @@ impl IoThread {
             inboxes,
             unsent: RefCell::default(),
             engines: RefCell::new(engines.collect()),
+            events: RefCell::default(),
             reports: RefCell::default(),
             conns: RefCell::default(),
             ids: RefCell::new(Ids::new(self.entropy)),
@@ -360,10 +362,10 @@ impl Io {
                         Report::Refused(id, why)
                     }
                 });
-                let mut events = Vec::new();
+                let mut events = self.events.borrow_mut();
                 engine.advance(now, &mut events);
                 let released = self.clock.now();
-                for event in events {
+                for event in events.drain(..) {
                     recorder.happened(&event, released);
                     reports.push(Report::Event(event, released));
                 }

@@ -36,6 +36,13 @@ pub fn main() -> ExitCode {
 
 /// Serves until a signal ends it: the first lets streams finish, the second stops at once.
 fn serve(settings: args::Settings) -> ExitCode {
+    // A server that has lost a thread would go on with wrong timing, or with connections that
+    // nobody serves. Better that it ends, and says why.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(101);
+    }));
     // Before the first thread, so that all inherit it.
     sys::hold_stop_signals();
     let grace = settings.limits.drain_timeout;

@@ -50,8 +50,8 @@ pub(crate) struct Limits {
     pub(crate) body: usize,
     /// From the first byte of a request to the end of its head.
     pub(crate) head: SimSpan,
-    /// Between two reads of a body.
-    pub(crate) body_pause: SimSpan,
+    /// From the end of a head to the end of its body.
+    pub(crate) body_time: SimSpan,
     /// Between two requests.
     pub(crate) idle: SimSpan,
     /// How long a client may leave its answer unread.

@@ -3,6 +3,7 @@
 //! Not a portability layer: Linux only. Every block says why it is sound; nothing here keeps a
 //! pointer or a descriptor beyond the call.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -53,6 +54,24 @@ pub(crate) fn smallest_timer_slack() {
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64);
     }
+}
+
+/// Keeps this thread, and all that it starts from now on, on these processors.
+///
+/// # Errors
+/// If none of them exists or may be used.
+pub(crate) fn use_only(cpus: &BTreeSet<usize>) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "processor sets have no safe wrapper")]
+    // SAFETY: an all-zero set is a valid, empty one; CPU_SET ignores numbers beyond its size; the
+    // call reads the set, which lives across it, and pid 0 is the calling thread.
+    let refused = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Asks for real-time scheduling of this thread.

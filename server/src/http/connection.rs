@@ -212,7 +212,10 @@ impl Link {
         if self.io.is_draining() {
             exchange.keep_alive = false;
         }
-        match api::answer(&self.io, route, &head, body, &id).await {
+        let reply = api::answer(&self.io, route, &head, body, &id).await;
+        // An open stream need not keep its request's headers.
+        drop(head);
+        match reply {
             Reply::Whole(response) => {
                 self.respond(&response, exchange, &id, started).await?;
             }
@@ -221,6 +224,10 @@ impl Link {
                 self.feed(exchange, &id, started).await?;
             }
             Reply::Generate(answer) => {
+                if answer.is_stream && exchange.is_http10 {
+                    // Without chunks, only the end of the connection can end the stream.
+                    exchange.keep_alive = false;
+                }
                 self.generate(*answer, exchange, &id, started, received).await?;
             }
         }
@@ -242,7 +249,7 @@ impl Link {
         let limit = self.io.served.limits.body;
         let too_large = api::error(&ApiError::body_too_large(limit as u64));
         let mut reader = BodyReader::new(head.framing, limit);
-        self.expire_in(self.io.served.limits.body_pause);
+        self.expire_in(self.io.served.limits.body_time);
         let mut progress = reader.advance(&mut self.buffer);
         if head.expects_continue && progress == Ok(Progress::Unfinished) {
             if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
@@ -271,10 +278,9 @@ impl Link {
             }
             match self.fill().await {
                 Ok(0) => return Err(Close::Gone),
-                // Time runs from one read to the next: a slow line is no fault, a dead one is.
-                Ok(_) => self.expire_in(self.io.served.limits.body_pause),
+                Ok(_) => {}
                 Err(Broken::Expired) => {
-                    let seconds = self.io.served.limits.body_pause.as_ns() / 1_000_000_000;
+                    let seconds = self.io.served.limits.body_time.as_ns() / 1_000_000_000;
                     return self.refuse_and_close(&ApiError::request_timeout(seconds)).await;
                 }
                 Err(Broken::Drain) => {}

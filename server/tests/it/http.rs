@@ -27,17 +27,25 @@ fn pipelined_requests_are_answered_in_their_order() {
 #[test]
 fn an_http_1_0_client_gets_no_chunks() {
     let server = fixture::start();
+    for extra in ["", "Connection: keep-alive\r\n"] {
+        let mut client = Client::new(&server);
+        let body = streaming("org/paced", "x");
+        client.send(format!(
+            "POST /v1/chat/completions HTTP/1.0\r\n{extra}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        let response = client.response();
+        assert_eq!(response.header("transfer-encoding"), None);
+        assert_eq!(response.header("connection"), Some("close"));
+        assert_eq!(response.streamed_text(), DEFAULT_TEXT);
+        assert!(client.is_at_end());
+    }
     let mut client = Client::new(&server);
-    let body = streaming("org/paced", "x");
-    client.send(format!(
-        "POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    ));
-    let response = client.response();
-    assert_eq!(response.header("transfer-encoding"), None);
-    assert_eq!(response.header("connection"), Some("close"));
-    assert_eq!(response.streamed_text(), DEFAULT_TEXT);
-    assert!(client.is_at_end());
+    for _ in 0..2 {
+        client.send("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let response = client.response();
+        assert_eq!(response.header("connection"), Some("keep-alive"));
+    }
 }
 
 #[test]
