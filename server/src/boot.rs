@@ -99,7 +99,6 @@ impl Server {
             gpus.len(),
             &Wishes {
                 io_threads: settings.threads.io_threads,
-                cpus: settings.threads.cpus.as_ref().map(|cpus| cpus.0.iter().copied().collect()),
                 no_pin: settings.threads.pinning == Pinning::Never,
                 spin: settings.threads.spin,
             },

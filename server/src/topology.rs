@@ -34,7 +34,6 @@ impl Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wishes {
     pub(crate) io_threads: Option<usize>,
-    pub(crate) cpus: Option<Vec<usize>>,
     pub(crate) no_pin: bool,
     pub(crate) spin: Spin,
 }
@@ -62,10 +61,7 @@ const MOST_IO_THREADS: usize = 16;
 
 /// Lays out threads for `gpus` simulated GPUs that need a timeline of their own.
 pub(crate) fn plan(machine: &Machine, gpus: usize, wishes: &Wishes) -> Topology {
-    let cpus = match &wishes.cpus {
-        Some(wanted) => wanted.clone(),
-        None => machine.allowed.clone(),
-    };
+    let cpus = &machine.allowed;
     let cores = match cpus.len() {
         0 => machine.parallelism.max(1),
         allowed => allowed.min(machine.parallelism).max(1),
@@ -142,7 +138,7 @@ impl fmt::Display for Topology {
 mod tests {
     use super::*;
 
-    const NONE: Wishes = Wishes { io_threads: None, cpus: None, no_pin: false, spin: Spin::Auto };
+    const NONE: Wishes = Wishes { io_threads: None, no_pin: false, spin: Spin::Auto };
 
     fn machine(cpus: usize) -> Machine {
         Machine { allowed: (0..cpus).collect(), parallelism: cpus }
@@ -196,12 +192,7 @@ mod tests {
 
     #[test]
     fn wishes_win() {
-        let wishes = Wishes {
-            io_threads: Some(2),
-            cpus: Some(vec![6, 7]),
-            no_pin: true,
-            spin: Spin::Always,
-        };
+        let wishes = Wishes { io_threads: Some(2), no_pin: true, spin: Spin::Always };
         check(
             &machine(8),
             1,
