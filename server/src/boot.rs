@@ -209,8 +209,8 @@ impl Server {
             drop(spawn(format!("helper-{number}"), move || helper_thread.run()));
         }
 
-        let (ended, io_ended) = channel::unbounded();
-        let (driver_built, drivers) = channel::unbounded();
+        let (ended, io_ended) = channel::bounded(topology.io.len());
+        let (driver_built, drivers) = channel::bounded(topology.io.len());
         let mut io_threads = Vec::new();
         for (number, rings) in rings.into_iter().enumerate() {
             let shard = Arc::clone(&io_shards[number]);
