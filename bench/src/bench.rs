@@ -11,12 +11,14 @@ use crate::args::{BenchArgs, Format};
 use crate::clock::Clock;
 use crate::compare::{self, ServerSide};
 use crate::fetch::fetch;
+use crate::http::url::Url;
 use crate::plan::Load;
 use crate::progress::{Live, Progress, Style};
 use crate::report::json::Environment;
 use crate::report::{Done, Measured, console, html, json, vllm};
 use crate::result::{Level, Summary};
 use crate::run::{Context, LevelSpec, measure, warm_up};
+use crate::scrape;
 use crate::selftest::{self, Stamp};
 use crate::settings::{LevelSetting, Settings};
 use crate::target::http::Client;
@@ -227,19 +229,7 @@ impl Session {
             return Err(warm_up_failed(&warm));
         }
         context.client.warm(streams).await;
-        let mut server = match &settings.server_metrics {
-            None => ServerSide::Skipped,
-            Some(url) => {
-                let reset = url.with_path(&format!("{}/reset", url.path));
-                match fetch("POST", &reset, api_key) {
-                    Ok((200..=299, _)) => ServerSide::Skipped,
-                    Ok((status, _)) => {
-                        ServerSide::NotAvailable(format!("{reset} answered {status}"))
-                    }
-                    Err(why) => ServerSide::NotAvailable(format!("{reset}: {why}")),
-                }
-            }
-        };
+        let watched = Watched::begin(settings, api_key);
         let spec = LevelSpec {
             number,
             load: setting.load.clone(),
@@ -247,9 +237,8 @@ impl Session {
             seed: Seed::new(settings.seed),
         };
         let level = measure(context, &spec).await;
-        if let (Some(url), ServerSide::Skipped) = (&settings.server_metrics, &server) {
-            server = read_server(url, api_key, &settings.model);
-        }
+        let lasted = level.ended.saturating_since(level.began).as_secs_f64();
+        let server = watched.end(settings, api_key, lasted);
         Ok(conclude_level(settings, level, server))
     }
 
@@ -303,17 +292,60 @@ fn conclude_level(settings: &Settings, level: Level, server: ServerSide) -> Meas
     Measured { summary, server, joined, began: level.began, records: level.records }
 }
 
-fn read_server(url: &crate::http::url::Url, api_key: Option<&str>, model: &str) -> ServerSide {
-    let read = fetch("GET", url, api_key).and_then(|(status, body)| {
-        if status != 200 {
-            return Err(format!("{url} answered {status}"));
+/// Where the server's side of a level comes from.
+enum Watched {
+    Nothing,
+    NotAvailable(String),
+    /// llmsimulator's summary was reset.
+    Summary(Url),
+    /// vLLM's metrics were read.
+    Metrics(Url, Box<scrape::Scrape>),
+}
+
+impl Watched {
+    fn begin(settings: &Settings, api_key: Option<&str>) -> Self {
+        let Some(url) = &settings.server_metrics else { return Self::Nothing };
+        let reset = url.with_path(&format!("{}/reset", url.path));
+        let why = match fetch("POST", &reset, api_key) {
+            Ok((200..=299, _)) => return Self::Summary(url.clone()),
+            Ok((status, _)) => format!("{reset} answered {status}"),
+            Err(why) => format!("{reset}: {why}"),
+        };
+        let metrics = url.with_path(url.path.trim_end_matches("/summary"));
+        match read_metrics(&metrics, api_key, &settings.model) {
+            Ok(before) => Self::Metrics(metrics, Box::new(before)),
+            Err(_) => Self::NotAvailable(why),
         }
-        compare::read_summary(&body, model)
-    });
-    match read {
-        Ok(model) => ServerSide::Known(Box::new(model)),
-        Err(why) => ServerSide::NotAvailable(why),
     }
+
+    fn end(self, settings: &Settings, api_key: Option<&str>, lasted_s: f64) -> ServerSide {
+        let model = &settings.model;
+        let read = match &self {
+            Self::Nothing => return ServerSide::Skipped,
+            Self::NotAvailable(why) => Err(why.clone()),
+            Self::Summary(url) => fetch("GET", url, api_key).and_then(|(status, body)| {
+                if status != 200 {
+                    return Err(format!("{url} answered {status}"));
+                }
+                compare::read_summary(&body, model)
+            }),
+            Self::Metrics(url, before) => {
+                read_metrics(url, api_key, model).map(|after| after.since(before, lasted_s))
+            }
+        };
+        match read {
+            Ok(model) => ServerSide::Known(Box::new(model)),
+            Err(why) => ServerSide::NotAvailable(why),
+        }
+    }
+}
+
+fn read_metrics(url: &Url, api_key: Option<&str>, model: &str) -> Result<scrape::Scrape, String> {
+    let (status, body) = fetch("GET", url, api_key)?;
+    if status != 200 {
+        return Err(format!("{url} answered {status}"));
+    }
+    scrape::read(&String::from_utf8_lossy(&body), model)
 }
 
 fn warm_up_failed(records: &[crate::record::Record]) -> String {

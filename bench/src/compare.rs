@@ -28,6 +28,9 @@ pub struct ServerModel {
     /// The engine's own timeline, by name, where the server tells it.
     #[serde(default)]
     pub simulated_seconds: BTreeMap<String, ServerStat>,
+    /// Percentiles are estimates from histogram buckets.
+    #[serde(skip)]
+    pub estimated: bool,
 }
 
 /// Requests of one model.
@@ -110,8 +113,38 @@ pub struct Row {
     pub below_resolution: bool,
 }
 
-/// The comparison of both sides, row by row.
-pub fn rows(summary: &Summary, server: &ServerModel, resolution_ms: Option<f64>) -> Vec<Row> {
+/// Differences below these are not findings: the client adds as much itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resolution {
+    /// For times from the send.
+    pub ttft_ms: f64,
+    /// For times between chunks.
+    pub itl_ms: f64,
+}
+
+impl Resolution {
+    fn of(self, key: &str) -> f64 {
+        if matches!(key, "itl" | "tpot") { self.itl_ms } else { self.ttft_ms }
+    }
+}
+
+/// The comparison of both sides, row by row. The engine's own timeline comes from `joined`, where
+/// the server told it request by request.
+pub fn rows(
+    summary: &Summary,
+    server: &ServerModel,
+    joined: Option<&Joined>,
+    resolution: Option<Resolution>,
+) -> Vec<Row> {
+    let simulated = |key: &str, p: f64| {
+        let spans = match key {
+            "ttft" => &joined?.scheduled,
+            "e2e" => &joined?.last_scheduled,
+            _ => return None,
+        };
+        let stat = Stat::new(spans.iter().map(|&ns| ns as f64 / 1e6), 0);
+        stat.percentile(p)
+    };
     let raw = summary.raw.as_ref();
     let ttft = raw.map_or(&summary.ttft, |raw| &raw.ttft);
     let e2e = raw.map_or(&summary.e2e, |raw| &raw.e2e);
@@ -137,11 +170,11 @@ pub fn rows(summary: &Summary, server: &ServerModel, resolution_ms: Option<f64>)
                 name,
                 client,
                 server: server_value,
-                simulated: of(&server.simulated_seconds),
+                simulated: of(&server.simulated_seconds).or_else(|| simulated(key, p)),
                 delivery,
                 below_resolution: delivery
-                    .zip(resolution_ms)
-                    .is_some_and(|(delivery, resolution)| delivery.abs() < resolution),
+                    .zip(resolution)
+                    .is_some_and(|(delivery, limit)| delivery.abs() < limit.of(key)),
             }
         })
         .collect()
@@ -193,6 +226,7 @@ pub fn delivery_per_request(records: &[crate::record::Record]) -> Option<Joined>
             .server_late
             .push(timing.first_sent.as_ns().saturating_sub(timing.first_scheduled.as_ns()));
         joined.scheduled.push(timing.first_scheduled.as_ns());
+        joined.last_scheduled.push(timing.last_scheduled.as_ns());
     }
     (!joined.first.is_empty()).then_some(joined)
 }
@@ -208,6 +242,8 @@ pub struct Joined {
     pub server_late: Vec<u64>,
     /// First token: scheduled by the engine, from the arrival of the request.
     pub scheduled: Vec<u64>,
+    /// Last token: scheduled by the engine, from the arrival of the request.
+    pub last_scheduled: Vec<u64>,
 }
 
 #[cfg(test)]

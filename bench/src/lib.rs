@@ -24,6 +24,7 @@ pub mod report;
 pub mod result;
 pub mod run;
 pub mod runtime;
+pub mod scrape;
 pub mod selftest;
 pub mod settings;
 pub mod target;

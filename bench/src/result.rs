@@ -451,6 +451,13 @@ fn warnings(level: &Level, summary: &Summary, ok: &[&Record]) -> Vec<String> {
             ok.len()
         ));
     }
+    let thinned = ok.iter().filter(|r| r.output.chunks > 1 && r.output.stamps.is_empty()).count();
+    if thinned > 0 {
+        warnings.push(format!(
+            "ITL leaves out the last {thinned} of {} responses: more chunks than are kept in memory",
+            ok.len()
+        ));
+    }
     if let Some(arrivals) = summary.arrivals {
         let total = level.records.len();
         if arrivals.waited > 0 {

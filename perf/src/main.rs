@@ -6,6 +6,7 @@
 
 use clap::{Parser, Subcommand};
 
+mod bench_accuracy;
 mod calibration;
 mod drain;
 mod lag;
@@ -27,6 +28,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// What llmsim-bench adds to what it measures, against a target of known timing.
+    BenchAccuracy(bench_accuracy::Args),
     /// How far the presets are from runs measured on real engines.
     Calibration(calibration::Args),
     /// Token lag with all streams in one step, beside a bare loop of send() over as many sockets.
@@ -41,6 +44,7 @@ enum Measurement {
 
 fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
+        Measurement::BenchAccuracy(args) => bench_accuracy::run(&args),
         Measurement::Calibration(args) => calibration::run(&args),
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),

@@ -97,7 +97,7 @@ pub fn level(settings: &Settings, done: &Measured, stamp: Option<&Stamp>) -> Str
     latency(&mut out, settings, summary);
     tokens(&mut out, summary);
     if let ServerSide::Known(server) = &done.server {
-        comparison(&mut out, summary, server, stamp);
+        comparison(&mut out, done, server, stamp);
     }
     if let Some(joined) = &done.joined {
         let stat = |values: &[u64]| Stat::new(values.iter().map(|&ns| ns as f64), 0);
@@ -194,7 +194,12 @@ fn server_line(out: &mut String, settings: &Settings, summary: &Summary, server:
         ServerSide::Known(model) => {
             let (theirs, ours) = (compare::finished(model), summary.counts.sent);
             let mark = if theirs == u64::from(ours) { "✓" } else { "≠" };
-            let _ = writeln!(out, "server      {url} · {theirs} requests (client {ours} {mark})");
+            let source = match model.estimated {
+                true => url.with_path(url.path.trim_end_matches("/summary")),
+                false => url.clone(),
+            };
+            let _ =
+                writeln!(out, "server      {source} · {theirs} requests (client {ours} {mark})");
         }
     }
 }
@@ -258,7 +263,8 @@ fn latency(out: &mut String, settings: &Settings, summary: &Summary) {
     let _ = writeln!(out, "{head}");
     let wanted = |name: &str| {
         let metrics = &settings.report.metrics;
-        metrics.is_empty() || metrics.iter().any(|metric| metric.trim_end_matches('l') == name)
+        let is = |metric: &String| metric == name || (name == "e2e" && metric == "e2el");
+        metrics.is_empty() || metrics.iter().any(is)
     };
     let mut row = |name: &str, stat: &Stat| {
         let _ = write!(out, "{name:<12}");
@@ -333,8 +339,9 @@ fn tokens(out: &mut String, summary: &Summary) {
     out.push('\n');
 }
 
-fn comparison(out: &mut String, summary: &Summary, server: &ServerModel, stamp: Option<&Stamp>) {
-    let resolution = stamp.map(|stamp| stamp.ttft_added.p99_ms);
+fn comparison(out: &mut String, done: &Measured, server: &ServerModel, stamp: Option<&Stamp>) {
+    let summary = &done.summary;
+    let resolution = stamp.map(Stamp::resolution);
     let _ = writeln!(
         out,
         "{:<12}{:>12}{:>12}{:>12}{:>12}",
@@ -342,7 +349,7 @@ fn comparison(out: &mut String, summary: &Summary, server: &ServerModel, stamp: 
     );
     let cell = |ms: Option<f64>| ms.map_or("—".into(), |ms| span(ms * 1e6));
     let mut marked = false;
-    for row in compare::rows(summary, server, resolution) {
+    for row in compare::rows(summary, server, done.joined.as_ref(), resolution) {
         let mark = if row.below_resolution { " †" } else { "" };
         marked |= row.below_resolution;
         let _ = writeln!(
@@ -374,6 +381,9 @@ fn comparison(out: &mut String, summary: &Summary, server: &ServerModel, stamp: 
         );
     }
     out.push_str("* client percentile − server percentile\n");
+    if server.estimated {
+        out.push_str("  the server's percentiles are estimates from the buckets of its /metrics\n");
+    }
     if marked {
         out.push_str("† smaller than what this client adds itself (self-test): not a finding\n");
     }
@@ -442,7 +452,7 @@ pub fn sweep_row(sweep: Sweep, done: &Done) -> String {
     };
     let lag = server.and_then(|s| s.latency_seconds.get("lag")?.p99).map(|s| span(s * 1e9));
     let delivery = server.and_then(|server| {
-        compare::rows(summary, server, None).first().and_then(|row| row.delivery)
+        compare::rows(summary, server, None, None).first().and_then(|row| row.delivery)
     });
     for text in [
         format!("{:.2}", summary.requests_per_s),

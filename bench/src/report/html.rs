@@ -218,17 +218,18 @@ fn figures(stamp: Option<&Stamp>, measured: &Measured) -> Figures {
         ServerSide::NotAvailable(why) => server_note = Some(format!("server not available: {why}")),
         ServerSide::Known(model) => {
             warnings.extend(compare::warnings(summary, model));
-            let resolution = stamp.map(|stamp| stamp.ttft_added.p99_ms);
-            server.extend(compare::rows(summary, model, resolution).into_iter().map(|row| {
-                compare_row::Row {
+            let resolution = stamp.map(Stamp::resolution);
+            let joined = measured.joined.as_ref();
+            server.extend(compare::rows(summary, model, joined, resolution).into_iter().map(
+                |row| compare_row::Row {
                     name: row.name,
                     client: row.client,
                     server: row.server,
                     simulated: row.simulated,
                     delivery: row.delivery,
                     below_resolution: row.below_resolution,
-                }
-            }));
+                },
+            ));
         }
     }
     Figures {

@@ -195,6 +195,7 @@ enum ServerJson<'a> {
 
 #[derive(Serialize)]
 struct ServerKnown {
+    source: &'static str,
     requests_finished: u64,
     output_tokens_per_s: f64,
     lag_ms_p50: Option<f64>,
@@ -478,7 +479,7 @@ fn server<'a>(
         ServerSide::Known(model) => model,
     };
     let lag = model.latency_seconds.get("lag").copied().unwrap_or_default();
-    let resolution = stamp.map(|stamp| stamp.ttft_added.p99_ms);
+    let resolution = stamp.map(Stamp::resolution);
     let row = |row: compare::Row| RowJson {
         metric: row.name,
         client_ms: row.client,
@@ -488,12 +489,16 @@ fn server<'a>(
         below_client_resolution: row.below_resolution,
     };
     ServerJson::Known(Box::new(ServerKnown {
+        source: if model.estimated { "vllm_metrics" } else { "summary" },
         requests_finished: compare::finished(model),
         output_tokens_per_s: model.throughput.output_tokens_per_second,
         lag_ms_p50: lag.p50.map(|s| s * 1e3),
         lag_ms_p99: lag.p99.map(|s| s * 1e3),
         lag_ms_max: lag.max.map(|s| s * 1e3),
-        comparison: compare::rows(summary, model, resolution).into_iter().map(row).collect(),
+        comparison: compare::rows(summary, model, measured.joined.as_ref(), resolution)
+            .into_iter()
+            .map(row)
+            .collect(),
         per_request: measured.joined.as_ref().map(|joined| {
             let ms = |values: &[u64]| {
                 let stat = Stat::new(values.iter().map(|&ns| ns as f64), 0);

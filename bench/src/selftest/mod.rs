@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::{ReferenceArgs, SelftestArgs};
 use crate::clock::Clock;
+use crate::compare::Resolution;
 use crate::http::url::Url;
 use crate::plan::{Arrivals, Extent, Gaps, Load};
 use crate::progress::Live;
@@ -60,6 +61,11 @@ impl Added {
 }
 
 impl Stamp {
+    /// What this client cannot tell apart.
+    pub const fn resolution(&self) -> Resolution {
+        Resolution { ttft_ms: self.ttft_added.p99_ms, itl_ms: self.itl_error.p99_ms }
+    }
+
     /// One line for the console.
     pub fn line(&self) -> String {
         format!(
@@ -162,6 +168,9 @@ fn by_port(log: Vec<Sent>) -> HashMap<u16, Vec<Sent>> {
     ports
 }
 
+/// The two clocks (wall and monotonic) behind a kernel stamp are read one after the other.
+const SLACK: SimSpan = SimSpan::from_us(200);
+
 #[derive(Default)]
 struct Errors {
     ttft: Vec<u64>,
@@ -179,13 +188,15 @@ impl Errors {
         log: &HashMap<u16, Vec<Sent>>,
     ) {
         let answers = log.get(&port).map_or(&[][..], Vec::as_slice);
-        let Some(truth) = answers.iter().filter(|a| a.read >= sent).min_by_key(|a| a.read) else {
+        let Some(truth) =
+            answers.iter().filter(|a| a.arrived + SLACK >= sent).min_by_key(|a| a.arrived)
+        else {
             return;
         };
         let (Some(&first), Some(&released)) = (stamps.first(), truth.chunks.first()) else {
             return;
         };
-        let took = released.saturating_since(truth.read);
+        let took = released.saturating_since(truth.arrived);
         let seen = first.saturating_since(sent);
         self.ttft.push(seen.as_ns().saturating_sub(took.as_ns()));
         for (seen, truth) in stamps.windows(2).zip(truth.chunks.windows(2)) {

@@ -1,14 +1,14 @@
 //! A stream server of known timing, to measure clients with.
 //!
 //! It answers any POST with `max_tokens` chunks (its own number if none is given): the first at an
-//! exact time after the request was read, the others at exact distances, by absolute deadlines on
+//! exact time after the request arrived, the others at exact distances, by absolute deadlines on
 //! one thread. It keeps the instant at which each chunk was really handed to the kernel, so that
 //! its own lateness is known and not blamed on the client. It is no part of any measurement of a
 //! real server.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use crate::clock::Clock;
 /// The timing that it keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// From the last byte of the request to the first chunk.
+    /// From the arrival of the request's last byte to the first chunk.
     pub ttft: SimSpan,
     /// Between chunks.
     pub itl: SimSpan,
@@ -41,8 +41,8 @@ pub struct Timing {
 pub struct Sent {
     /// The client's port.
     pub port: u16,
-    /// When the request had been read.
-    pub read: SimTime,
+    /// When the kernel had the last byte of the request.
+    pub arrived: SimTime,
     /// When the kernel had taken each chunk.
     pub chunks: Vec<SimTime>,
 }
@@ -175,6 +175,7 @@ impl Server {
     fn accept(&mut self) {
         while let Ok((mut stream, peer)) = self.listener.accept() {
             let _ = stream.set_nodelay(true);
+            crate::os::stamp_arrivals(stream.as_raw_fd());
             let token = Token(self.next_token);
             self.next_token += 1;
             if self.poll.registry().register(&mut stream, token, Interest::READABLE).is_ok() {
@@ -188,26 +189,27 @@ impl Server {
     fn readable(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let mut buffer = [0; 16 * 1024];
+        let mut arrived = self.clock.now();
         loop {
-            match connection.stream.read(&mut buffer) {
-                Ok(0) => {
-                    self.connections.remove(&token);
-                    return;
+            match crate::os::receive_now(connection.stream.as_raw_fd(), &mut buffer) {
+                Ok(Some(got)) if got.bytes > 0 => {
+                    connection.input.extend_from_slice(&buffer[..got.bytes]);
+                    // From the kernel's stamp, so that reading late does not make it answer late.
+                    let age = got.age.unwrap_or_default().as_ns();
+                    arrived = SimTime::from_ns(self.clock.now().as_ns().saturating_sub(age));
                 }
-                Ok(n) => connection.input.extend_from_slice(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
+                Ok(Some(_)) | Err(_) => {
                     self.connections.remove(&token);
                     return;
                 }
             }
         }
-        let now = self.clock.now();
         if let Some(total) = connection.take_request(self.timing.tokens) {
-            let sent = Sent { port: connection.port, read: now, chunks: Vec::new() };
+            let sent = Sent { port: connection.port, arrived, chunks: Vec::new() };
             connection.answer = Some(Answer { left: total, total, sent });
-            self.due.push(Reverse((self.shift(now + self.timing.ttft), token.0)));
+            self.due.push(Reverse((self.shift(arrived + self.timing.ttft), token.0)));
         }
     }
 
