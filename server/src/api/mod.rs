@@ -6,6 +6,7 @@
 pub(crate) mod chat;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod ui;
 
 use http::{Method, header};
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
@@ -29,6 +30,8 @@ pub(crate) enum Route {
     Summary,
     ResetSummary,
     LiveData,
+    /// The live page.
+    Page,
     /// `OPTIONS`, with the methods of the path if it is known.
     Options(Option<&'static str>),
     /// The path is known, the method is not; these are.
@@ -64,6 +67,7 @@ pub(crate) fn route(head: &Head) -> Route {
         "/metrics/summary" => (GET, Route::Summary),
         "/metrics/summary/reset" => (POST, Route::ResetSummary),
         "/ui/data" => (GET, Route::LiveData),
+        "/" | "/ui" => (GET, Route::Page),
         _ => match path.strip_prefix("/v1/models/") {
             Some(name) if !name.is_empty() => (GET, Route::Model(percent_decode(name))),
             _ if head.method == Method::OPTIONS => return Route::Options(None),
@@ -101,6 +105,7 @@ pub(crate) async fn answer(
         Route::Summary => metrics::summary(io).await,
         Route::ResetSummary => metrics::reset(io).await,
         Route::LiveData => return Reply::Feed,
+        Route::Page => ui::page(),
         Route::Options(allow) => preflight(head, allow),
         Route::NotAllowed(allow) => error(&ApiError::method_not_allowed(method, path, allow)),
         Route::Unknown => error(&ApiError::unknown_url(method, path)),
@@ -215,6 +220,9 @@ mod tests {
         assert_eq!(routed("HEAD /v1/chat/completions"), Route::NotAllowed(POST));
         assert_eq!(routed("DELETE /v1/models/x"), Route::NotAllowed(GET));
         assert_eq!(routed("OPTIONS /v1/models"), Route::Options(Some(GET)));
+        assert_eq!(routed("GET /?theme=dark"), Route::Page);
+        assert_eq!(routed("GET /ui"), Route::Page);
+        assert_eq!(routed("POST /"), Route::NotAllowed(GET));
         assert_eq!(routed("OPTIONS *"), Route::Options(None));
         assert_eq!(routed("POST /v1/nonsense"), Route::Unknown);
     }
