@@ -31,7 +31,7 @@ def keep_streaming(base, stop):
 def verdict(base):
     text = get(base + "/metrics")[1]
     ok = re.search(r"^llm_sim_fidelity_ok (\S+)", text, re.M)
-    reasons = re.findall(r'^llm_sim_fidelity_reason\{reason="(\w+)"\} 1\.0', text, re.M)
+    reasons = re.findall(r'^llm_sim_fidelity_reason\{reason="(\w+)"\} 1(?:\.0)?$', text, re.M)
     return float(ok[1]) == 1, reasons
 
 

@@ -208,6 +208,8 @@ pub struct Derived {
     pub reserved_per_gpu: Bytes,
     /// All memory of each GPU.
     pub hbm: Bytes,
+    /// The share of it that the engine may use.
+    pub gpu_memory_utilization: f64,
     /// Tokens that the KV cache holds.
     pub kv_tokens: u64,
     /// Blocks that the KV cache has.
@@ -471,6 +473,7 @@ impl Deployment<'_> {
             kv_bytes_per_token_per_gpu: bytes(self.kv_bytes_per_token() / self.kv_shards()),
             reserved_per_gpu: bytes(self.reserved_bytes_per_gpu()),
             hbm: self.gpu.hbm,
+            gpu_memory_utilization: self.memory.gpu_memory_utilization,
             kv_tokens: u64::from(blocks.get()) * u64::from(self.memory.block_size.get()),
             blocks,
             block_size: self.memory.block_size,

@@ -63,6 +63,8 @@ pub struct Memory {
     pub tensor_parallel: u32,
     /// Memory of one of them.
     pub hbm: Bytes,
+    /// `gpu_memory_utilization`: the share of it that the engine may use.
+    pub gpu_memory_utilization: f64,
     /// Weights on one of them.
     pub weights: Bytes,
     /// KV cache on one of them.

@@ -94,6 +94,7 @@ pub(super) fn given(
         hardware: gpu.name.clone(),
         tensor_parallel: tensor_parallel(model),
         hbm: gpu.hbm,
+        gpu_memory_utilization: share,
         weights: bytes(weights_per_gpu),
         kv_cache: bytes(num_blocks as f64 * bytes_per_block),
         kv_per_token: kv_per_token / gpus,

@@ -1,5 +1,6 @@
 //! What the server counts about itself.
 
+mod export;
 mod live;
 pub(crate) mod observatory;
 mod process;

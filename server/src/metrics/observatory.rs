@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use llmsim_engine::catalog;
 use llmsim_engine::config::{Basis, ModelSpec};
 use llmsim_engine::observe::count::LagCounts;
 use llmsim_engine::observe::family::{Family, Format};
@@ -23,6 +24,7 @@ use llmsim_engine::units::{Bytes, SimSpan, SimTime, Tokens};
 
 use crate::args::{MetricsSettings, SummarySizes};
 use crate::clock::{self, Clock};
+use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
 use crate::metrics::record::{GpuShard, IoShard};
 
@@ -365,7 +367,7 @@ impl Observatory {
     /// The body of a scrape.
     pub(crate) fn scrape(&self, format: Format) -> String {
         let replicas = self.replicas();
-        let mut families: Vec<Family> = Vec::new();
+        let mut vllms = Vec::new();
         if self.settings.families.vllm {
             let engines: Vec<EngineView<'_>> = replicas
                 .iter()
@@ -376,12 +378,20 @@ impl Observatory {
                     cache: self.models[replica.model].cache,
                 })
                 .collect();
-            families.extend(vllm::families(&engines, clock::unix_time()));
+            vllms = vllm::families(&engines, clock::unix_time());
         }
+        let mut own = Vec::new();
         if self.settings.families.llm_sim {
-            families.extend(self.own_families(&replicas));
+            own = self.own_families(&replicas);
         }
-        format.write(&families)
+        match format {
+            Format::OpenMetrics => format.write(vllms.iter().chain(&own)),
+            Format::Prometheus => {
+                let mut text = format.write(&vllms);
+                text.push_str(&export::text(own).expect("a test shows that all can be registered"));
+                text
+            }
+        }
     }
 
     fn own_families(&self, replicas: &[Replica]) -> Vec<Family> {
@@ -486,7 +496,7 @@ impl Model {
                     block_size: scheduler.block_size,
                     num_blocks: scheduler.num_blocks,
                     prefix_caching: scheduler.prefix_caching,
-                    gpu_memory_utilization: 0.92,
+                    gpu_memory_utilization: memory_share(spec),
                 };
                 let most = scheduler.max_num_active_seqs.unwrap_or(u32::MAX);
                 ("scheduler", Some(cache), scheduler.max_num_seqs.min(most))
@@ -504,6 +514,15 @@ impl Model {
 
     pub(super) fn has_steps(&self) -> bool {
         self.cache.is_some()
+    }
+}
+
+/// The share of its memory that a GPU's engine may use.
+fn memory_share(spec: &ModelSpec) -> f64 {
+    match &spec.basis {
+        Some(Basis::Planned(derived)) => derived.gpu_memory_utilization,
+        Some(Basis::Given(memory)) => memory.gpu_memory_utilization,
+        None => catalog::Memory::default().gpu_memory_utilization,
     }
 }
 

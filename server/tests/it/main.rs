@@ -10,5 +10,6 @@ mod http;
 mod identity;
 mod journal;
 mod load;
+mod metrics;
 mod step_files;
 mod streams;
