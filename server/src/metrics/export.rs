@@ -94,7 +94,9 @@ fn metric(kind: Kind, sample: Sample) -> Metric {
         }
         Value::Histogram(values) => {
             let mut histogram = Histogram::default();
-            let buckets = values.cumulative().map(|(bound, count)| {
+            // The encoder adds the last bucket, up to infinity, itself.
+            let finite = values.cumulative().filter(|(bound, _)| bound.is_finite());
+            let buckets = finite.map(|(bound, count)| {
                 let mut bucket = Bucket::default();
                 bucket.set_upper_bound(bound);
                 bucket.set_cumulative_count(count);
