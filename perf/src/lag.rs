@@ -34,15 +34,16 @@ pub(crate) struct Args {
 /// the batch still fills.
 const SKIPPED: u32 = 10;
 
+/// What one run showed, in nanoseconds.
 #[derive(Clone, Copy)]
-struct Figures {
-    p50: u64,
-    p90: u64,
-    p99: u64,
-    p999: u64,
-    max: u64,
-    burst: u64,
-    cpu_per_frame: u64,
+pub(crate) struct Figures {
+    pub(crate) p50: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) p999: u64,
+    pub(crate) max: u64,
+    pub(crate) burst: u64,
+    pub(crate) cpu_per_frame: u64,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -69,7 +70,8 @@ fn series(args: &Args, streams: usize) -> io::Result<()> {
     let mut frame_bytes = 200;
     let steal = sys::steal_ticks();
     for _ in 0..args.rounds {
-        let (figures, bytes) = server_run(args, streams)?;
+        let run = Run { server: &args.server, streams, tokens: args.tokens, step_ms: args.step_ms };
+        let (figures, bytes) = server_run(run, |_| ())?;
         ours.push(figures);
         frame_bytes = bytes;
         raws.push(raw_run(args, streams, frame_bytes)?);
@@ -107,7 +109,8 @@ fn print(streams: usize, who: &str, f: Figures) {
     );
 }
 
-fn median(runs: &[Figures]) -> Figures {
+/// The median over the runs, figure by figure.
+pub(crate) fn median(runs: &[Figures]) -> Figures {
     let of = |field: fn(&Figures) -> u64| {
         let mut values: Vec<u64> = runs.iter().map(field).collect();
         values.sort_unstable();
@@ -154,21 +157,38 @@ fn raw_run(args: &Args, streams: usize, frame_bytes: usize) -> io::Result<Figure
     Ok(figures(&spread, sent.cpu_ns / sent.lags_ns.len().max(1) as u64))
 }
 
-fn server_run(args: &Args, streams: usize) -> io::Result<(Figures, usize)> {
-    let target = Target::start(&args.server, &models_yml(args.step_ms), &[])?;
-    let mut sockets = target.open("lag", streams, args.tokens)?;
-    let mut arrivals = Vec::with_capacity(streams * args.tokens as usize);
+/// One run of the server.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    pub(crate) server: &'a std::path::Path,
+    pub(crate) streams: usize,
+    pub(crate) tokens: u32,
+    pub(crate) step_ms: u64,
+}
+
+/// What the client saw, and the bytes of a frame. `beside` is started when the streams are open, and
+/// what it gives back is dropped when they have ended.
+pub(crate) fn server_run<T>(
+    run: Run<'_>,
+    beside: impl FnOnce(std::net::SocketAddr) -> T,
+) -> io::Result<(Figures, usize)> {
+    let Run { server, streams, tokens, step_ms } = run;
+    let target = Target::start(server, &models_yml(step_ms), &[])?;
+    let mut sockets = target.open("lag", streams, tokens)?;
+    let mut arrivals = Vec::with_capacity(streams * tokens as usize);
+    let beside = beside(target.address);
     sys::pin(1);
     let cpu_before = sys::process_cpu_ns(target.pid())?;
     // The role chunk and one chunk a token.
-    let drained = drain(&mut sockets, args.tokens + 1, &mut arrivals)?;
+    let drained = drain(&mut sockets, tokens + 1, &mut arrivals)?;
     let cpu = sys::process_cpu_ns(target.pid())? - cpu_before;
-    if let Some(short) = drained.counts.iter().position(|count| *count <= args.tokens) {
+    drop(beside);
+    if let Some(short) = drained.counts.iter().position(|count| *count <= tokens) {
         let message = format!("stream {short} got {} frames", drained.counts[short]);
         return Err(io::Error::other(message));
     }
     let frames: u64 = drained.counts.iter().map(|count| u64::from(*count)).sum();
-    let spread = Spread::of(&arrivals, streams, SKIPPED, args.step_ms * 1_000_000);
+    let spread = Spread::of(&arrivals, streams, SKIPPED, step_ms * 1_000_000);
     Ok((figures(&spread, cpu / frames), (drained.bytes / frames) as usize))
 }
 

@@ -11,8 +11,10 @@ mod calibration;
 mod drain;
 mod lag;
 mod matching;
+mod metrics_cost;
 mod offline;
 mod raw;
+mod scrape;
 mod sys;
 mod target;
 mod timeline;
@@ -36,6 +38,10 @@ enum Measurement {
     Lag(lag::Args),
     /// What deciding an answer costs: matching, tokenising and hashing of short and long messages.
     Matching(matching::Args),
+    /// What counting costs per token, beside a bare send().
+    MetricsCost(metrics_cost::Args),
+    /// Token lag while a Prometheus scrapes ten times a second, beside the same without.
+    Scrape(scrape::Args),
     /// What the wire costs: reading requests, making and reading frames.
     Wire(wire::Args),
     /// Tokens simulated per second offline, on one core.
@@ -48,6 +54,8 @@ fn main() -> std::process::ExitCode {
         Measurement::Calibration(args) => calibration::run(&args),
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),
+        Measurement::MetricsCost(args) => metrics_cost::run(&args),
+        Measurement::Scrape(args) => scrape::run(&args),
         Measurement::Wire(args) => wire::run(&args),
         Measurement::Offline(args) => offline::run(&args),
     }

@@ -175,7 +175,7 @@ fn routes_methods_and_types_that_do_not_exist() {
     let server = fixture::start();
     let request = |line: &str| format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes();
     for line in [
-        "GET /",
+        "GET /index.html",
         "GET /v1",
         "GET /v1/",
         "GET /v1/models/nobody",
