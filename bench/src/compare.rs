@@ -136,41 +136,48 @@ pub fn rows(
     joined: Option<&Joined>,
     resolution: Option<Resolution>,
 ) -> Vec<Row> {
-    let simulated = |key: &str, p: f64| {
+    let simulated = |key: &str, take: Take| {
         let spans = match key {
             "ttft" => &joined?.scheduled,
             "e2e" => &joined?.last_scheduled,
             _ => return None,
         };
-        let stat = Stat::new(spans.iter().map(|&ns| ns as f64 / 1e6), 0);
-        stat.percentile(p)
+        take.client(&Stat::new(spans.iter().map(|&ns| ns as f64 / 1e6), 0))
     };
     let raw = summary.raw.as_ref();
     let ttft = raw.map_or(&summary.ttft, |raw| &raw.ttft);
     let e2e = raw.map_or(&summary.e2e, |raw| &raw.e2e);
-    let metrics: [(&str, &str, f64, &Stat); 6] = [
-        ("TTFT p50", "ttft", 50.0, ttft),
-        ("TTFT p99", "ttft", 99.0, ttft),
-        ("ITL p50", "itl", 50.0, &summary.itl),
-        ("ITL p99", "itl", 99.0, &summary.itl),
-        ("TPOT p50", "tpot", 50.0, &summary.tpot),
-        ("E2E p50", "e2e", 50.0, e2e),
-    ];
-    let metrics = metrics.into_iter().chain([("E2E p99", "e2e", 99.0, e2e)]);
+    // From buckets only the mean is exact: a difference of estimated percentiles says nothing.
+    let metrics: &[(&str, &str, Take, &Stat)] = if server.estimated {
+        &[
+            ("TTFT mean", "ttft", Take::Mean, ttft),
+            ("TPOT mean", "tpot", Take::Mean, &summary.tpot),
+            ("E2E mean", "e2e", Take::Mean, e2e),
+        ]
+    } else {
+        &[
+            ("TTFT p50", "ttft", Take::P50, ttft),
+            ("TTFT p99", "ttft", Take::P99, ttft),
+            ("ITL p50", "itl", Take::P50, &summary.itl),
+            ("ITL p99", "itl", Take::P99, &summary.itl),
+            ("TPOT p50", "tpot", Take::P50, &summary.tpot),
+            ("E2E p50", "e2e", Take::P50, e2e),
+            ("E2E p99", "e2e", Take::P99, e2e),
+        ]
+    };
     metrics
-        .map(|(name, key, p, stat)| {
-            let of = |stats: &BTreeMap<String, ServerStat>| {
-                let stat = stats.get(key)?;
-                Some((if p < 60.0 { stat.p50 } else { stat.p99 })? * 1e3)
-            };
-            let client = stat.percentile(p).map(|ns| ns / 1e6);
+        .iter()
+        .map(|&(name, key, take, stat)| {
+            let of =
+                |stats: &BTreeMap<String, ServerStat>| Some(take.server(stats.get(key)?)? * 1e3);
+            let client = take.client(stat).map(|ns| ns / 1e6);
             let server_value = of(&server.latency_seconds);
             let delivery = client.zip(server_value).map(|(client, server)| client - server);
             Row {
                 name,
                 client,
                 server: server_value,
-                simulated: of(&server.simulated_seconds).or_else(|| simulated(key, p)),
+                simulated: of(&server.simulated_seconds).or_else(|| simulated(key, take)),
                 delivery,
                 below_resolution: delivery
                     .zip(resolution)
@@ -178,6 +185,32 @@ pub fn rows(
             }
         })
         .collect()
+}
+
+/// Which figure of a metric is compared.
+#[derive(Clone, Copy)]
+enum Take {
+    Mean,
+    P50,
+    P99,
+}
+
+impl Take {
+    fn client(self, stat: &Stat) -> Option<f64> {
+        match self {
+            Self::Mean => (stat.n > 0).then_some(stat.mean),
+            Self::P50 => stat.percentile(50.0),
+            Self::P99 => stat.percentile(99.0),
+        }
+    }
+
+    const fn server(self, stat: &ServerStat) -> Option<f64> {
+        match self {
+            Self::Mean => stat.mean,
+            Self::P50 => stat.p50,
+            Self::P99 => stat.p99,
+        }
+    }
 }
 
 /// Requests that the server has finished.

@@ -380,10 +380,11 @@ fn comparison(out: &mut String, done: &Measured, server: &ServerModel, stamp: Op
             cell(lag.max)
         );
     }
-    out.push_str("* client percentile − server percentile\n");
-    if server.estimated {
-        out.push_str("  the server's percentiles are estimates from the buckets of its /metrics\n");
-    }
+    out.push_str(if server.estimated {
+        "* client mean − server mean; percentiles are not in the server's /metrics\n"
+    } else {
+        "* client percentile − server percentile\n"
+    });
     if marked {
         out.push_str("† smaller than what this client adds itself (self-test): not a finding\n");
     }

@@ -282,3 +282,73 @@ fn a_trace_is_replayed_with_the_prefix_reuse_that_it_implies() {
     // 1024 and then 1024 again: the third full block of the second request holds 76 tokens only.
     assert!(shown.contains("prompt             1100") || shown.contains("1,100"), "{shown}");
 }
+
+#[test]
+fn vllm_metrics_are_compared_where_there_is_no_summary() {
+    let finished = AtomicU32::new(0);
+    let address = serve(move |head, _, stream| {
+        if head.starts_with("POST /v1/chat/completions ") {
+            finished.fetch_add(1, Ordering::SeqCst);
+            return one_token(stream);
+        }
+        if head.starts_with("GET /metrics ") {
+            let n = finished.load(Ordering::SeqCst);
+            let body = format!(
+                "vllm:request_success_total{{finished_reason=\"stop\",model_name=\"m\"}} {n}\n\
+                 vllm:time_to_first_token_seconds_sum{{model_name=\"m\"}} {}\n\
+                 vllm:time_to_first_token_seconds_count{{model_name=\"m\"}} {n}\n",
+                f64::from(n) * 0.25
+            );
+            return whole(stream, "200 OK", "text/plain", &body);
+        }
+        whole(stream, "404 Not Found", "text/plain", "")
+    });
+    let out = bench(&["--url", &format!("http://{address}"), "-m", "m", "-n", "10", "-c", "2"]);
+    let shown = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{shown}{}", text(&out.stderr));
+    // The two of the warm-up are not counted: 10 requests of 250 ms by the server's own account.
+    assert!(shown.contains("/metrics · 10 requests (client 10 ✓)"), "{shown}");
+    let row = shown.lines().find(|line| line.starts_with("TTFT mean")).expect("a comparison");
+    assert!(row.contains("250.00 ms"), "{row}");
+}
+
+#[test]
+fn the_self_test_joins_every_stream_with_the_reference() {
+    let file = folder("selftest").join("stamp.json");
+    let out = bench(&[
+        "selftest",
+        "--concurrency",
+        "4",
+        "--tokens",
+        "5",
+        "--output",
+        file.to_str().expect("text"),
+    ]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("client adds TTFT p50"), "{}", text(&out.stdout));
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    for key in ["ttft_added", "itl_error", "schedule_lag"] {
+        assert!(saved.contains(key), "{saved}");
+    }
+}
+
+#[test]
+fn an_open_loop_and_a_sweep_carry_the_clients_own_error() {
+    let url = format!("http://{}", foreign());
+    let file = folder("stamped").join("out.json");
+    let out = bench(&[
+        "--url",
+        &url,
+        "-m",
+        "m",
+        "--rate",
+        "200",
+        "-n",
+        "20",
+        "--output",
+        file.to_str().expect("text"),
+    ]);
+    assert!(text(&out.stdout).contains("self-test   client adds"), "{}", text(&out.stdout));
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    assert!(saved.contains("\"ttft_added\""), "{saved}");
+}
