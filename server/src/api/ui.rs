@@ -11,8 +11,8 @@ const PAGE: &str = include_str!("../ui/page.html");
 /// The hashes are those of what stands between the page's `<style>` and `<script>` tags; a test says
 /// what they should be after a change. Styles set by the script need no permission.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
-    script-src 'sha256-dbVEl0P0BqA5l5UXnkMIQA+hMzs2HIdlo1+yWroheA4='; \
-    style-src 'sha256-3lGyq2O+I9Jv0McBAXGb8Y7lFvRkQm+xBYAf5YUPJ80='; \
+    script-src 'sha256-UoWAve1iztw506oR/oysTcQeQ8QqrVNKW+BFYcNIK1Y='; \
+    style-src 'sha256-pMf3I4YtqvRCzmTtfiRZ2HFbTEvrf+q/jvUsQmDZiL4='; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The page.
