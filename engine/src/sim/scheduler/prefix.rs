@@ -27,7 +27,9 @@ struct Entry {
     block: BlockId,
 }
 
-const EMPTY: Entry = Entry { tag: 0, block: BlockId::NONE };
+/// Not all zero, so that the table's memory is really there once it is built, and no later step pays
+/// for it.
+const EMPTY: Entry = Entry { tag: u32::MAX, block: BlockId::NONE };
 
 impl PrefixIndex {
     /// An index that can hold a key for each of `blocks` blocks and stays at most half full.
