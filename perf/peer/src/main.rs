@@ -12,6 +12,7 @@ use clap::Parser;
 
 use offline::{Took, Workload};
 
+#[allow(dead_code, reason = "`run` is for llmsim-perf itself")]
 #[path = "../../src/offline.rs"]
 mod offline;
 #[allow(dead_code, reason = "the other measurements use the rest")]
