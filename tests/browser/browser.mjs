@@ -104,6 +104,33 @@ export function openStream(url, body) {
   });
 }
 
+/** Every text of the page whose contrast with what is behind it is below WCAG's 4.5. */
+export const contrasts = (on) => on.evaluate(() => {
+  const channels = (color) => color.match(/[\d.]+/g).map(Number);
+  const luminance = (color) => channels(color).slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if ((channels(color)[3] ?? 1) === 1) return color;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const found = [];
+  for (const node of document.body.querySelectorAll('*')) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+    if (!own || ['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(node.tagName) || !node.checkVisibility()) continue;
+    const [a, b] = [getComputedStyle(node).color, behind(node)].map(luminance);
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) found.push(`${node.tagName}.${node.className}: ${contrast.toFixed(2)}`);
+  }
+  return found;
+});
+
+/** By how many pixels the page is wider than its window. */
+export const sideways = (on) => on.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+
 /** Runs the tests in order, tells of each, and answers with the exit status. */
 export async function run(name, tests) {
   let [passed, failed] = [0, 0];

@@ -3,7 +3,7 @@
 // Usage: node tests/browser/test_page.mjs SERVER_BINARY
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { freePort, openBrowser, openStream, run, startServer } from './browser.mjs';
+import { contrasts, freePort, openBrowser, openStream, run, sideways, startServer } from './browser.mjs';
 import { serve, state } from './feed.mjs';
 
 const binary = process.argv[2] ?? 'target/release/llmsimulator';
@@ -49,31 +49,7 @@ const onMadeUp = async (what, view, test) => {
   }
 };
 
-/** Every text of the page whose contrast with what is behind it is below WCAG's 4.5. */
-const faint = (on) => on.evaluate(() => {
-  const channels = (color) => color.match(/[\d.]+/g).map(Number);
-  const luminance = (color) => channels(color).slice(0, 3).map((c) => c / 255)
-    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const color = getComputedStyle(at).backgroundColor;
-      if ((channels(color)[3] ?? 1) === 1) return color;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  const found = [];
-  for (const node of document.body.querySelectorAll('*')) {
-    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
-    if (!own || ['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(node.tagName) || !node.checkVisibility()) continue;
-    const [a, b] = [getComputedStyle(node).color, behind(node)].map(luminance);
-    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < 4.5) found.push(`${node.tagName}.${node.className}: ${contrast.toFixed(2)}`);
-  }
-  return found;
-});
 const background = (on) => on.evaluate(() => getComputedStyle(document.body).backgroundColor);
-const overflow = (on) => on.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 
 const tests = {
   'a server without requests says how to send one': async () => {
@@ -173,7 +149,7 @@ const tests = {
     for (const colorScheme of ['light', 'dark']) {
       await page.emulateMedia({ colorScheme });
       seen.push(await background(page));
-      assert.deepEqual(await faint(page), [], colorScheme);
+      assert.deepEqual(await contrasts(page), [], colorScheme);
     }
     assert.notEqual(seen[0], seen[1]);
     await page.emulateMedia({ colorScheme: 'light' });
@@ -182,7 +158,7 @@ const tests = {
   'no width scrolls sideways': async () => {
     for (const width of [320, 390, 768, 1024, 1280, 1920]) {
       await page.setViewportSize({ width, height: 800 });
-      assert.ok(await overflow(page) <= 0, `at ${width}`);
+      assert.ok(await sideways(page) <= 0, `at ${width}`);
     }
   },
 
@@ -194,12 +170,12 @@ const tests = {
       assert.match(why, /at most [\d.]+ ms late over the last 10 s; 5 ms is allowed/);
       assert.match(await on.title(), /^⚠ /);
       const late = await on.locator('#verdict-icon').getAttribute('d');
-      assert.deepEqual(await faint(on), []);
+      assert.deepEqual(await contrasts(on), []);
       await onMadeUp({ every: 0 }, { colorScheme: 'dark' }, async (good) => {
         assert.equal(await read('#verdict-word', good), 'On time');
         assert.match(await read('#verdict-why', good), /at most [\d.]+ µs late/);
         assert.notEqual(await good.locator('#verdict-icon').getAttribute('d'), late);
-        assert.deepEqual(await faint(good), []);
+        assert.deepEqual(await contrasts(good), []);
       });
     });
   },
@@ -258,7 +234,7 @@ const tests = {
       assert.deepEqual(cut, []);
       assert.ok(await on.evaluate('events.length') <= 301);
       await on.setViewportSize({ width: 360, height: 740 });
-      assert.ok(await overflow(on) <= 0);
+      assert.ok(await sideways(on) <= 0);
     });
   },
 
@@ -268,7 +244,7 @@ const tests = {
       await see('h3', name, on);
       assert.equal(await on.locator('img').count(), 0);
       assert.equal(await on.title(), 'llmsimulator');
-      assert.ok(await overflow(on) <= 0);
+      assert.ok(await sideways(on) <= 0);
       const command = await read('#curl', on);
       // A shell hands the name on as it is.
       const shown = execFileSync('bash', ['-c', `curl() { printf '%s' "\${@: -1}"; }\n${command}`], { encoding: 'utf8' });

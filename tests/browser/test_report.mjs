@@ -1,0 +1,97 @@
+// The HTML report of llmsim-bench in a real browser, made by a short run against the simulator.
+//
+// Usage: node tests/browser/test_report.mjs SERVER_BINARY BENCH_BINARY
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
+import { contrasts, freePort, openBrowser, run, sideways, startServer } from './browser.mjs';
+
+const [server = 'target/release/llmsimulator', bench = 'target/release/llmsim-bench'] = process.argv.slice(2);
+const LABEL = '</script><script>window.wasRun = 1</script>';
+const folder = mkdtempSync(join(tmpdir(), 'llmsim-report-'));
+const [html, json] = ['report.html', 'report.json'].map((name) => join(folder, name));
+
+const simulator = await startServer(server, await freePort());
+await promisify(execFile)(bench, ['--url', simulator.url, '--model', 'qwen-mock-batched',
+  '--rate', '10', '--requests', '40', '--input-tokens', '64', '--max-tokens', '20', '--warmup', '0',
+  '--label', LABEL, '--html', html, '--format', 'json', '--output', json, '--no-progress'],
+{ maxBuffer: 1 << 26 });
+await simulator.stop();
+
+const figures = JSON.parse(readFileSync(json, 'utf8'));
+const [level] = figures.levels;
+const browser = await openBrowser();
+const page = await browser.open(pathToFileURL(html).href);
+
+/** The figure that a tile shows: its number, in milliseconds if it is a time. */
+const tile = async (name) => {
+  const text = await page.locator('.tile').filter({ hasText: name }).locator('b').innerText();
+  const [, number, unit] = text.replaceAll(',', '').match(/^(?:± )?([\d.]+) ?(m?s)?/);
+  return Number(number) * (unit === 's' ? 1000 : 1);
+};
+const near = (shown, exact, digits = 2) =>
+  assert.ok(Math.abs(shown - exact) <= 0.5 * 10 ** -digits + 1e-6 + (exact >= 1000 ? 0.5 : 0), `${shown}, not ${exact}`);
+
+const status = await run('report', {
+  'the headline figures are those of the JSON result': async () => {
+    const at = (name, percent) => level.latency_ms[name].percentiles[percent];
+    near(await tile('TTFT p50'), at('ttft', 'p50'));
+    near(await tile('TTFT p99'), at('ttft', 'p99'));
+    near(await tile('ITL p99'), at('itl', 'p99'));
+    near(await tile('E2E p99'), at('e2e', 'p99'));
+    near(await tile('requests/s'), level.throughput.requests_per_s);
+    near(await tile('output tokens/s'), level.throughput.output_tokens_per_s, 0);
+    assert.equal(await page.locator('.tile').filter({ hasText: 'completed of planned' }).locator('b').innerText(), '40 / 40');
+    assert.equal(await tile('failed'), 0);
+  },
+
+  'the charts are drawn': async () => {
+    // A dot per request that had a first token, all inside their chart.
+    const dots = await page.locator('svg').first().locator('circle').evaluateAll((all) =>
+      all.map((dot) => [Number(dot.getAttribute('cx')), Number(dot.getAttribute('cy'))]));
+    assert.equal(dots.length, 40);
+    const [, , width, height] = (await page.locator('svg').first().getAttribute('viewBox')).split(' ').map(Number);
+    assert.ok(dots.every(([x, y]) => x > 0 && x < width && y > 0 && y < height));
+    const paths = await page.locator('svg path').evaluateAll((all) => all.map((path) => path.getAttribute('d')));
+    assert.ok(paths.length >= 4, `${paths.length} lines`);
+    assert.ok(paths.every((path) => path.startsWith('M') && !/NaN|undefined|Infinity/.test(path)), paths.join('\n'));
+    assert.ok(await page.locator('svg').count() >= 4);
+  },
+
+  'a chart tells its figures where it is pointed at': async () => {
+    await page.locator('svg circle').first().hover();
+    await page.locator('#tip').filter({ hasText: /TTFT [\d.,]+ m?s/ }).waitFor({ state: 'visible' });
+  },
+
+  'what the command line said stays text': async () => {
+    assert.equal(await page.evaluate('window.wasRun'), undefined);
+    assert.ok((await page.locator('body').innerText()).includes(LABEL));
+  },
+
+  'nothing is fetched, and nothing complained': async () => {
+    assert.deepEqual(page.asked, [pathToFileURL(html).href]);
+    assert.deepEqual(page.complaints, []);
+  },
+
+  'light and dark are both readable': async () => {
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      assert.deepEqual(await contrasts(page), [], colorScheme);
+    }
+  },
+
+  'no width scrolls sideways': async () => {
+    for (const width of [360, 768, 1280]) {
+      await page.setViewportSize({ width, height: 800 });
+      assert.ok(await sideways(page) <= 0, `at ${width}`);
+    }
+  },
+});
+
+await browser.close();
+rmSync(folder, { recursive: true });
+process.exit(status);
