@@ -4,7 +4,7 @@
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { delimiter, dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { ROOT, freePort, openBrowser, startServer } from './browser.mjs';
@@ -41,20 +41,24 @@ const browser = await openBrowser();
 const wide = await browser.open(simulator.url, { width: 1280 });
 const phone = await browser.open(simulator.url, { width: 390, height: 844, colorScheme: 'dark' });
 
-const load = (model, stages, more = []) => execute(bench, ['--url', simulator.url, '--model', model,
+// Called by its name, as the report will tell.
+const environment = { ...process.env, PATH: `${resolve(dirname(bench))}${delimiter}${process.env.PATH}` };
+const load = (model, stages, more = []) => execute('llmsim-bench', ['--url', simulator.url, '--model', model,
   '--load', stages, '--input-tokens', '400', '--max-tokens', '260', '--range-ratio', '0.5', '--seed', '1',
-  '--ignore-eos', '--no-selftest', '--no-progress', '--warmup', '0', ...more], { maxBuffer: 1 << 26 });
+  '--ignore-eos', '--no-progress', '--warmup', '0', ...more],
+{ maxBuffer: 1 << 26, cwd: folder, env: environment });
 const report = join(folder, 'report.html');
 await Promise.all([
-  load('qwen-mock-batched', 'ramp 1->7 50s; hold 20s; spike 13 15s; ramp 6->3 35s; hold 70s', ['--html', report]),
-  load('qwen-mock', 'ramp 1->4 100s; hold 90s'),
+  load('qwen-mock-batched', 'ramp 1->7 50s; hold 20s; spike 13 15s; ramp 6->3 30s; hold 130s', ['--html', 'report.html']),
+  load('qwen-mock', 'ramp 1->4 100s; hold 140s', ['--no-selftest']),
   (async () => {
-    // In the last stage, as soon as the server is on time.
-    await wide.waitForFunction(() => events.length > 160, undefined, { timeout: 300_000 });
-    for (const [page, name] of [[wide, 'live-page.png'], [phone, 'live-page-phone-dark.png']]) {
+    // After the spike, as soon as the server is on time.
+    for (const [page, name, clip] of [[wide, 'live-page.png'],
+      [phone, 'live-page-phone-dark.png', { x: 0, y: 0, width: 390, height: 1120 }]]) {
       await page.bringToFront();
-      await page.locator('#verdict-word').filter({ hasText: 'On time' }).waitFor();
-      await page.screenshot({ path: docs(name), fullPage: true });
+      await page.waitForFunction(() => events.length > 130 && events.at(-1).gpus[0].running > 0
+        && document.getElementById('verdict-word').textContent === 'On time', undefined, { timeout: 300_000 });
+      await page.screenshot({ path: docs(name), fullPage: true, clip });
     }
   })(),
 ]);

@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("../ui/page.html");
 /// The hashes are those of what stands between the page's `<style>` and `<script>` tags; a test says
 /// what they should be after a change. Styles set by the script need no permission.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
-    script-src 'sha256-UoWAve1iztw506oR/oysTcQeQ8QqrVNKW+BFYcNIK1Y='; \
+    script-src 'sha256-A81P/lL+1yfhECI8b0a3z/X4YrR11T5J75iSVxMJP8Q='; \
     style-src 'sha256-pMf3I4YtqvRCzmTtfiRZ2HFbTEvrf+q/jvUsQmDZiL4='; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

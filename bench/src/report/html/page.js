@@ -19,7 +19,9 @@
     return node;
   };
   const number = (n, digits = 2) =>
-    n === null || n === undefined ? "–" : n.toLocaleString("en", { maximumFractionDigits: digits });
+    n === null || n === undefined ? "–"
+      // What rounds to zero is zero, not minus zero.
+      : n.toLocaleString("en", { maximumFractionDigits: digits, signDisplay: "negative" });
   const time = (ms) => {
     if (ms === null || ms === undefined) return "–";
     return Math.abs(ms) >= 1000 ? number(ms / 1000, 3) + " s" : number(ms) + " ms";
