@@ -25,7 +25,7 @@ use crate::run::{Context, LevelSpec, measure};
 use crate::target::http::{Client, Stamps, Timeouts};
 use crate::workload::request::{Api, Form};
 use crate::workload::{Source, Workload};
-use reference::{Reference, Sent, Timing};
+use reference::{Handed, Reference, Sent, Timing};
 
 /// The client's own error at one concurrency and chunk rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -196,14 +196,22 @@ impl Errors {
         let (Some(&first), Some(&released)) = (stamps.first(), truth.chunks.first()) else {
             return;
         };
-        let took = released.saturating_since(truth.arrived);
+        // What the client saw beyond the latest instant at which the kernel can have had it.
+        let took = released.ended.saturating_since(truth.arrived);
         let seen = first.saturating_since(sent);
         self.ttft.push(seen.as_ns().saturating_sub(took.as_ns()));
         for (seen, truth) in stamps.windows(2).zip(truth.chunks.windows(2)) {
-            let seen = seen[1].saturating_since(seen[0]).as_ns();
-            self.itl.push(seen.abs_diff(truth[1].saturating_since(truth[0]).as_ns()));
+            self.itl.push(gap_error([seen[0], seen[1]], [truth[0], truth[1]]));
         }
     }
+}
+
+/// How far a seen gap lies outside of what the gap can have been, in ns.
+fn gap_error(seen: [SimTime; 2], truth: [Handed; 2]) -> u64 {
+    let seen = seen[1].saturating_since(seen[0]).as_ns();
+    let shortest = truth[1].began.saturating_since(truth[0].ended).as_ns();
+    let longest = truth[1].ended.saturating_since(truth[0].began).as_ns();
+    shortest.saturating_sub(seen).max(seen.saturating_sub(longest))
 }
 
 /// `llmsim-bench selftest`.
@@ -254,4 +262,22 @@ pub fn serve(args: &ReferenceArgs) -> Result<ExitCode, String> {
     println!("http://{}", reference.address());
     reference.join();
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_wrong_only_beyond_what_it_can_have_been() {
+        let at = |us: u64| SimTime::from_ns(us * 1000);
+        let handed = |began, ended| Handed { began: at(began), ended: at(ended) };
+        // Between 9 and 11 ms apart.
+        let truth = [handed(0, 1_000), handed(10_000, 11_000)];
+        let error = |gap: u64| gap_error([at(500), at(500 + gap)], truth);
+        assert_eq!(
+            [error(8_000), error(9_000), error(11_000), error(11_400)],
+            [1_000_000, 0, 0, 400_000]
+        );
+    }
 }

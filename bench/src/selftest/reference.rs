@@ -43,8 +43,18 @@ pub struct Sent {
     pub port: u16,
     /// When the kernel had the last byte of the request.
     pub arrived: SimTime,
-    /// When the kernel had taken each chunk.
-    pub chunks: Vec<SimTime>,
+    /// When each chunk was handed to the kernel.
+    pub chunks: Vec<Handed>,
+}
+
+/// The call that handed a chunk to the kernel: it had it at some instant in between. The thread may
+/// be preempted on either side, so neither end alone is the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Just before the call.
+    pub began: SimTime,
+    /// Just after it.
+    pub ended: SimTime,
 }
 
 /// The running server; stops when dropped.
@@ -230,9 +240,11 @@ impl Server {
             self.due.pop();
             let itl = self.timing.itl;
             let Some(connection) = self.connections.get_mut(&Token(token)) else { continue };
+            let began = self.clock.now();
             let more = connection.send_chunk();
+            let ended = self.clock.now();
             let Some(answer) = &mut connection.answer else { continue };
-            answer.sent.chunks.push(self.clock.now());
+            answer.sent.chunks.push(Handed { began, ended });
             if more {
                 let next = self.shift(at + itl);
                 self.due.push(Reverse((next, token)));
