@@ -126,7 +126,7 @@ fn own(show: &mut Shown<'_>, now: f64) {
     latencies(show);
     show.histogram(
         "vllm:request_num_preemptions",
-        "Histogram of number of preemptions per request.",
+        "Histogram of the number of times a request was preempted.",
         None,
         |reading| &reading.request_preemptions,
     );
@@ -180,7 +180,9 @@ fn queues(show: &mut Shown<'_>) {
     );
     show.split(
         "vllm:num_requests_waiting_by_reason",
-        "Number of waiting requests by reason.",
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling \
+         capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked \
+         status). Sum of all reasons equals vllm:num_requests_waiting.",
         Kind::Gauge,
         "reason",
         &[("capacity", &|reading| reading.waiting as f64), ("deferred", &none)],
@@ -274,7 +276,10 @@ fn tokens(show: &mut Shown<'_>) {
     );
     show.split(
         "vllm:prompt_tokens_cached_by_source_total",
-        "Number of cached prompt tokens by cache source, counted at admission.",
+        "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host \
+         (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or \
+         external_unspecified. Counted at admission; sums to vllm:prefix_cache_hits + \
+         vllm:external_prefix_cache_hits.",
         Kind::Counter,
         "source",
         &[
@@ -311,7 +316,7 @@ fn outcomes(show: &mut Shown<'_>) {
     // Of the server in front of all engines of a model: no engine label.
     let mut family = Family::new(
         "vllm:admission_rejections_total",
-        "Number of requests rejected at admission, by the limit that was reached.",
+        "Number of admission attempts rejected by a queue limit, by reason.",
         Kind::Counter,
     );
     let engines = show.engines;
