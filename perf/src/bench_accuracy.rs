@@ -83,6 +83,8 @@ fn measure(args: &Args) -> Result<(), String> {
         "target: TTFT {} ms, ITL {} ms, {} tokens, a process of its own on the same machine",
         args.ttft, args.itl, args.tokens
     );
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("load average before: {}", load.split(' ').next().unwrap_or("unknown"));
     println!(
         "start-up to first connection: {:.1} ms (goal: under 20)",
         startup_ms(&bench, args.runs)?
