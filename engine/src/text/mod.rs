@@ -5,7 +5,7 @@
 //! gives the same pieces on every machine, thread and surface.
 //!
 //! Read in this order: [`responses`] decides what to answer, [`matcher`] which rule applies,
-//! [`script`] holds the answer, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
+//! [`script`] holds the answer, [`stop`] ends it early, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
 //! asked.
 
 mod boundary;
@@ -15,6 +15,7 @@ mod prefilter;
 pub mod prompt;
 pub mod responses;
 pub mod script;
+pub mod stop;
 pub mod synthetic;
 pub mod template;
 pub mod tokenizer;

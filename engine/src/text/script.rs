@@ -130,16 +130,28 @@ struct Bound {
 impl PieceTable {
     /// Cuts and escapes `text`, which must be shorter than 512 MiB.
     pub fn new(text: String) -> Self {
+        let mut at = 0;
+        let ends = tokenizer::pieces(&text).map(|piece| {
+            at += piece.len();
+            at
+        });
+        let ends: Vec<usize> = ends.collect();
+        Self::with_ends(text, &ends)
+    }
+
+    /// Escapes `text`, whose pieces end at `ends`: in order, the last at its end.
+    pub(super) fn with_ends(text: String, ends: &[usize]) -> Self {
         assert!(text.len() < 512 << 20, "offsets have 32 bits, escaping takes up to six times");
         let mut escaped = Vec::with_capacity(text.len() + text.len() / 16);
-        let mut bounds = Vec::with_capacity(text.len() / 4 + 2);
+        let mut bounds = Vec::with_capacity(ends.len() + 1);
         let mut at = 0;
         bounds.push(Bound { text: 0, escaped: 0 });
-        for piece in tokenizer::pieces(&text) {
-            at += piece.len();
-            escape::json_string_content(piece, &mut escaped);
-            bounds.push(Bound { text: at as u32, escaped: escaped.len() as u32 });
+        for &end in ends {
+            escape::json_string_content(&text[at..end], &mut escaped);
+            at = end;
+            bounds.push(Bound { text: end as u32, escaped: escaped.len() as u32 });
         }
+        assert_eq!(at, text.len(), "the pieces are the text");
         if bounds.len() == 1 {
             bounds.push(Bound { text: 0, escaped: 0 });
         }

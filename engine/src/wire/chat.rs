@@ -45,6 +45,10 @@ pub struct ChatRequest<'a> {
     pub min_tokens: Tokens,
     /// vLLM: no natural end at all; output runs to the limit.
     pub ignore_eos: bool,
+    /// Texts that end the answer: at most [`MAX_STOPS`], none of them empty.
+    pub stop: Vec<Cow<'a, str>>,
+    /// vLLM: the text that ended the answer stays at its end.
+    pub include_stop: bool,
     /// Chooses among the variants of an answer.
     pub seed: Option<i64>,
     /// vLLM: lower is more urgent. Not zero only makes sense under the priority policy.
@@ -87,7 +91,7 @@ impl<'a> ChatRequest<'a> {
         let max_tokens = limit(&raw.max_tokens, "max_tokens")?;
         string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
         tools::logit_bias(&raw.logit_bias)?;
-        let stops = stop(&raw.stop)?;
+        let stop = stop(take(&mut raw.stop))?;
         let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
         let stream_options = stream_options(&raw.stream_options, stream)?;
         boolean(&raw.store, "store")?;
@@ -112,7 +116,6 @@ impl<'a> ChatRequest<'a> {
                 Unsupported::ResponseFormat,
                 "response_format",
             ),
-            (stops > 0, Unsupported::Stop, "stop"),
             (vllm.prompt_logprobs, Unsupported::Logprobs, "prompt_logprobs"),
             (vllm.structured_outputs, Unsupported::ResponseFormat, "structured_outputs"),
         ];
@@ -129,6 +132,8 @@ impl<'a> ChatRequest<'a> {
             max_tokens,
             min_tokens: vllm.min_tokens,
             ignore_eos: vllm.ignore_eos,
+            stop,
+            include_stop: vllm.include_stop,
             seed,
             priority: vllm.priority,
             cache_salt: vllm.cache_salt,
@@ -170,14 +175,14 @@ fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
-const MAX_STOPS: usize = 4;
+/// The most stop strings that a request may have.
+pub const MAX_STOPS: usize = 4;
 
-/// How many stop strings there are.
-fn stop(json: &Json<'_>) -> Result<usize, ApiError> {
+fn stop(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
     let array = match json {
-        absent if absent.is_absent() => return Ok(0),
+        Json::Absent | Json::Null => return Ok(Vec::new()),
         Json::String(text) if text.is_empty() => return Err(ApiError::empty_string("stop")),
-        Json::String(_) => return Ok(1),
+        Json::String(text) => return Ok(vec![text]),
         Json::Array(array) => array,
         other => {
             let expected = "one of a string or an array of strings";
@@ -187,15 +192,12 @@ fn stop(json: &Json<'_>) -> Result<usize, ApiError> {
     if array.len > MAX_STOPS {
         return Err(ApiError::array_too_long("stop", MAX_STOPS, array.len));
     }
-    for (at, item) in array.items.iter().enumerate() {
-        let path = || format!("stop[{at}]");
-        match item {
-            Json::String(text) if text.is_empty() => return Err(ApiError::empty_string(path())),
-            Json::String(_) => {}
-            other => return Err(wrong_type(path(), "a string", other.kind())),
-        }
-    }
-    Ok(array.len)
+    let check = |(at, item)| match item {
+        Json::String(text) if text.is_empty() => Err(ApiError::empty_string(format!("stop[{at}]"))),
+        Json::String(text) => Ok(text),
+        other => Err(wrong_type(format!("stop[{at}]"), "a string", other.kind())),
+    };
+    array.items.into_iter().enumerate().map(check).collect()
 }
 
 #[derive(Default)]

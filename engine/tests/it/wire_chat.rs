@@ -102,6 +102,21 @@ fn null_counts_as_not_sent_everywhere() {
 }
 
 #[test]
+fn stop_is_one_string_or_up_to_four() {
+    let stops = |members: &str| {
+        let body = with(members);
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
+        let stop: Vec<String> = request.stop.iter().map(|stop| stop.to_string()).collect();
+        (stop, request.include_stop)
+    };
+    assert_eq!(stops(r#""stop":"END""#), (vec!["END".to_owned()], false));
+    let four = ["\n", "b", "c", "你"].map(str::to_owned).to_vec();
+    let members = r#""stop":["\n","b","c","\u4f60"],"include_stop_str_in_output":true"#;
+    assert_eq!(stops(members), (four, true));
+    assert_eq!(stops(r#""stop":null"#), (Vec::new(), false));
+}
+
+#[test]
 fn values_that_ask_for_nothing_are_harmless() {
     for members in [
         r#""n":1"#,

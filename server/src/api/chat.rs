@@ -12,6 +12,7 @@ use llmsim_engine::sim::{BlockHash, Finish, Job, Refusal};
 use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::text::script::Script;
+use llmsim_engine::text::stop::{self, Stops};
 use llmsim_engine::units::{JobId, Tokens};
 use llmsim_engine::wire::chat::ChatRequest;
 use llmsim_engine::wire::completion::Completion;
@@ -135,6 +136,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Answer, 
     // With `ignore_eos` the answer says itself again until the limit; with `min_tokens` until then.
     let natural_end = script.len().max(request.min_tokens);
     let stop_after = (!request.ignore_eos && natural_end <= max_tokens).then_some(natural_end);
+    let Spoken { script, said, stop_after } =
+        speak(&request, script, stop_after, stop_after.unwrap_or(max_tokens));
     let output = stop_after.unwrap_or(max_tokens);
 
     let chain = prompt.into_chain().map(|mut chain| {
@@ -163,7 +166,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Answer, 
         wants_timing: naming.wants_timing,
         include_usage,
         continuous_usage: request.include_usage && request.continuous_usage,
-        script,
+        script: said,
         max_tokens,
         stop_after,
         priority: request.priority,
@@ -173,6 +176,35 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Answer, 
         created: naming.created,
         served: Arc::clone(served),
     })
+}
+
+/// An answer's tokens, and how they are said.
+struct Spoken {
+    /// The tokens as the engine makes them: what a next turn finds in the prefix cache.
+    script: Script,
+    /// What each of them adds to the text.
+    said: Script,
+    stop_after: Option<Tokens>,
+}
+
+/// Puts a request's stop strings to its answer.
+fn speak(
+    request: &ChatRequest<'_>,
+    script: Script,
+    stop_after: Option<Tokens>,
+    output: Tokens,
+) -> Spoken {
+    if request.stop.is_empty() {
+        return Spoken { said: script.clone(), script, stop_after };
+    }
+    let stops = Stops {
+        strings: &request.stop,
+        keeps_match: request.include_stop,
+        after: request.min_tokens,
+    };
+    let stopped = stop::apply(script.clone(), output, &stops);
+    let stop_after = stopped.by.map(|_| stopped.script.len()).or(stop_after);
+    Spoken { script, said: stopped.script, stop_after }
 }
 
 /// A body that is no JSON and does not claim to be: the type is the better hint.

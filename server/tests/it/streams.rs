@@ -75,6 +75,75 @@ fn ignore_eos_runs_to_the_limit() {
 }
 
 #[test]
+fn min_tokens_puts_off_the_natural_end() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let extra = "\"min_tokens\":11,\"max_tokens\":20,\"stream\"";
+        let response = client.chat(&streaming(model, "x").replace("\"stream\"", extra));
+        // 8 tokens, and 3 of the same again.
+        assert_eq!(response.streamed_text(), format!("{DEFAULT_TEXT}One two three"));
+        assert!(response.text().contains(r#""finish_reason":"stop""#));
+        // The answer is longer than this already.
+        let short = streaming(model, "x").replace("\"stream\"", "\"min_tokens\":2,\"stream\"");
+        assert_eq!(client.chat(&short).streamed_text(), DEFAULT_TEXT);
+    }
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it_and_its_token_counts() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let mut check = |extra: &str, text: &str, tokens: u32, finish: &str| {
+            let extra = format!("{extra},\"stream\"");
+            let body = streaming(model, "x").replace("\"stream\"", &extra);
+            let streamed = client
+                .chat(&body.replace("true}", r#"true,"stream_options":{"include_usage":true}}"#));
+            let events = streamed.events();
+            // Role, one chunk for each token, finish, usage, the end.
+            assert_eq!(events.len(), 4 + tokens as usize, "{model} {extra}: {events:#?}");
+            let said: String = events[1..=tokens as usize].iter().map(|e| content_of(e)).collect();
+            assert_eq!(said, text, "{model} {extra}");
+            let finish = format!(r#""finish_reason":"{finish}""#);
+            assert!(events[tokens as usize + 1].contains(&finish), "{events:#?}");
+            // "x" as a user's message is 8 tokens.
+            let usage = format!(r#""usage":{{"prompt_tokens":8,"completion_tokens":{tokens},"#);
+            assert!(events[tokens as usize + 2].contains(&usage), "{events:#?}");
+
+            let whole = client.chat(&body.replace("\"stream\":true", "\"stream\":false"));
+            for part in [&format!(r#""content":"{text}""#), &finish, &usage] {
+                assert!(whole.text().contains(part), "{}", whole.text());
+            }
+        };
+        check(r#""stop":"e fo""#, "One two thre", 4, "stop");
+        check(r#""stop":["nothing","!"]"#, DEFAULT_TEXT, 8, "stop");
+        check(r#""stop":["six","e fo"],"max_tokens":3"#, "One two three", 3, "length");
+        check(r#""stop":"e fo","max_tokens":4"#, "One two thre", 4, "stop");
+        check(r#""stop":"One""#, "", 1, "stop");
+        let kept = r#""stop":"e fo","include_stop_str_in_output":true"#;
+        check(kept, "One two three fo", 4, "stop");
+        // Answers that do not end by themselves do stop at a stop string.
+        let again = r#""stop":".One two","ignore_eos":true,"max_tokens":2000"#;
+        check(again, "One two three four five six seven", 10, "stop");
+        let late = r#""stop":"three","min_tokens":3,"max_tokens":100,"ignore_eos":true"#;
+        check(late, &format!("{DEFAULT_TEXT}One two "), 11, "stop");
+    }
+}
+
+#[test]
+fn a_stream_holds_back_what_may_begin_a_stop_string() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let extra = r#""stop":[" two three five"],"stream""#;
+    let response = client.chat(&streaming("org/paced", "x").replace("\"stream\"", extra));
+    let events = response.events();
+    let pieces: Vec<String> = events[1..9].iter().map(|event| content_of(event)).collect();
+    // " four" shows that it was something else; " f" might still have begun " five".
+    assert_eq!(pieces, ["One", "", "", " two three four", " five", " six", " seven", "."]);
+}
+
+#[test]
 fn a_prompt_that_does_not_fit_is_refused_before_the_first_byte_of_a_stream() {
     let server = fixture::start();
     let mut client = Client::new(&server);

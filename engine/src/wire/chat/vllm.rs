@@ -13,6 +13,7 @@ use crate::wire::json::Kind;
 pub(super) struct VllmFields<'a> {
     pub(super) min_tokens: Tokens,
     pub(super) ignore_eos: bool,
+    pub(super) include_stop: bool,
     pub(super) priority: i32,
     pub(super) cache_salt: Option<Cow<'a, str>>,
     pub(super) request_id: Option<Cow<'a, str>>,
@@ -54,6 +55,8 @@ pub(super) fn check<'a>(
     Ok(VllmFields {
         min_tokens,
         ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
+        include_stop: boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?
+            .unwrap_or(false),
         priority: priority.map_or(0, |value| value as i32),
         cache_salt: cache_salt(raw)?,
         request_id: string(take(&mut raw.request_id), "request_id")?,
@@ -74,7 +77,6 @@ fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
     only_type(raw.stop_token_ids, "stop_token_ids", Kind::Array)?;
     only_type(raw.bad_words, "bad_words", Kind::Array)?;
     only_type(raw.allowed_token_ids, "allowed_token_ids", Kind::Array)?;
-    boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?;
     boolean(&raw.skip_special_tokens, "skip_special_tokens")?;
     boolean(&raw.spaces_between_special_tokens, "spaces_between_special_tokens")?;
     Ok(())
