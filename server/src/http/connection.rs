@@ -24,6 +24,7 @@ use super::head::{self, Head};
 use super::response::{self, Exchange, RequestId, Response};
 use crate::api::{self, Reply};
 use crate::gpu_thread::Address;
+use crate::helper;
 use crate::io_thread::Io;
 use crate::metrics::record::Outcome;
 use crate::stream::{Delivery, Ended, State};
@@ -443,7 +444,12 @@ impl Link {
         if ended.answer.is_stream {
             return Ok(());
         }
-        let response = Response::json(200, ended.answer.whole_body(&ended));
+        let body = if ended.released <= api::chat::MOST_TOKENS_INLINE {
+            ended.answer.whole_body(&ended)
+        } else {
+            helper::run(&self.io.helper, move || ended.answer.whole_body(&ended)).await
+        };
+        let response = Response::json(200, body);
         self.respond(&response, exchange, id, started).await
     }
 
