@@ -26,6 +26,8 @@ mod topology;
 
 use std::process::ExitCode;
 
+use crate::metrics::Totals;
+
 /// The program.
 pub fn main() -> ExitCode {
     match commands::run(args::parse()) {
@@ -67,12 +69,20 @@ fn serve(settings: args::Settings) -> ExitCode {
     if totals.cut > 0 {
         eprintln!("llmsimulator: {} answers were cut", totals.cut);
     }
-    let lag = totals.token_lag;
-    eprintln!(
-        "llmsimulator: {} answers, {} tokens; token lag p50 {:?}, p99 {:?}, max {:?}",
-        totals.finished, totals.tokens, lag.p50, lag.p99, lag.max
-    );
+    eprintln!("llmsimulator: {}", last_words(&totals));
     ExitCode::SUCCESS
+}
+
+/// What the server did, and how well it kept the timeline.
+fn last_words(totals: &Totals) -> String {
+    let Totals { finished, tokens, token_lag: lag, .. } = totals;
+    if lag.count == 0 {
+        return format!("{finished} answers; no tokens were streamed");
+    }
+    format!(
+        "{finished} answers, {tokens} tokens; token lag p50 {:?}, p99 {:?}, max {:?}",
+        lag.p50, lag.p99, lag.max
+    )
 }
 
 fn signal_name(signal: i32) -> &'static str {

@@ -16,7 +16,7 @@ use llmsim_engine::observe::family::{Family, Format};
 use llmsim_engine::observe::sim::{
     FidelityView, GpuMemory, GpuView, Load, ModelView, ProcessView, View,
 };
-use llmsim_engine::observe::verdict::{Reason, Thresholds, Verdict, Window, judge};
+use llmsim_engine::observe::verdict::{Judgement, Reason, Thresholds, Verdict, Window, judge};
 use llmsim_engine::observe::vllm::{CacheConfig, EngineView};
 use llmsim_engine::observe::{Delivered, Figures, Measure, Reading, WindowSizes, sim, vllm};
 use llmsim_engine::sim::EngineSpec;
@@ -238,7 +238,10 @@ impl Observatory {
             state.window = window;
             let judgement = judge(&window, &self.thresholds());
             let turned = state.verdict.update(tick.at, judgement);
-            turned.then(|| self.verdict_line(state))
+            turned.then(|| {
+                let judgement = state.verdict.judgement();
+                verdict_line(judgement, &window, self.settings.fidelity_window, &self.thresholds())
+            })
         });
         let keep = self
             .settings
@@ -310,24 +313,6 @@ impl Observatory {
             }
         }
         (window, p99)
-    }
-
-    fn verdict_line(&self, state: &State) -> String {
-        let Window { engine_lag_p99, token_lag_p99, .. } = state.window;
-        let judgement = state.verdict.judgement();
-        let (said, why) = match judgement.is_ok() {
-            true => ("the timeline is kept again", String::new()),
-            false => {
-                let words = judgement.reasons.iter().map(|reason: &Reason| reason.as_str());
-                ("the timeline is NOT kept", format!(" ({})", words.collect::<Vec<_>>().join(", ")))
-            }
-        };
-        format!(
-            "{said}{why}: over the last {} s the p99 token lag was {token_lag_p99}, of it the \
-             engine's {engine_lag_p99}; good is up to {}",
-            self.settings.fidelity_window.as_secs(),
-            self.thresholds().lag,
-        )
     }
 
     /// Adds up what threads did for one replica.
@@ -482,6 +467,37 @@ pub(super) fn load(history: &VecDeque<Tick>, seats: &[usize]) -> Load {
     Load::between(sums(first), sums(last), last.at.saturating_since(first.at))
 }
 
+/// What the log says when the verdict turns.
+fn verdict_line(
+    judgement: &Judgement,
+    window: &Window,
+    over: Duration,
+    thresholds: &Thresholds,
+) -> String {
+    let (said, why) = match judgement.is_ok() {
+        true => ("the timeline is kept again", String::new()),
+        false => {
+            let words = judgement.reasons.iter().map(|reason: &Reason| reason.as_str());
+            ("the timeline is NOT kept", format!(" ({})", words.collect::<Vec<_>>().join(", ")))
+        }
+    };
+    let over = over.as_secs();
+    // A percentile of too few tokens was not taken.
+    if window.token_lag_p99 == SimSpan::ZERO {
+        return format!(
+            "{said}{why}: over the last {over} s the token lag was not measured, since fewer than \
+             {} tokens were streamed",
+            thresholds.least_tokens
+        );
+    }
+    let Window { engine_lag_p99, token_lag_p99, .. } = window;
+    format!(
+        "{said}{why}: over the last {over} s the p99 token lag was {token_lag_p99}, of it the \
+         engine's {engine_lag_p99}; good is up to {}",
+        thresholds.lag,
+    )
+}
+
 fn duration_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }
@@ -546,4 +562,29 @@ fn memory(spec: &ModelSpec) -> Option<GpuMemory> {
             block: per_block(memory.kv_per_token),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lag_that_was_not_measured_is_not_called_zero() {
+        let line = |window: &Window| {
+            let verdict = Judgement { reasons: Vec::new() };
+            verdict_line(&verdict, window, Duration::from_secs(10), &Thresholds::default())
+        };
+        assert_eq!(
+            line(&Window::default()),
+            "the timeline is kept again: over the last 10 s the token lag was not measured, since \
+             fewer than 100 tokens were streamed"
+        );
+        let measured = Window {
+            tokens: 500,
+            engine_lag_p99: SimSpan::from_us(100),
+            token_lag_p99: SimSpan::from_us(300),
+            ..Window::default()
+        };
+        assert!(line(&measured).contains("the p99 token lag was 0.3ms, of it the engine's 0.1ms"));
+    }
 }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::client::{Client, streaming};
+use crate::client::{Client, streaming, whole};
 use crate::fixture;
 
 #[test]
@@ -111,6 +111,18 @@ fn sigterm_lets_streams_finish_and_exits_with_0() {
     let mut log = String::new();
     program.log.read_to_string(&mut log).unwrap();
     assert!(log.contains("token lag p50"), "{log}");
+}
+
+#[test]
+fn a_server_that_streamed_nothing_does_not_claim_a_lag_of_zero() {
+    let mut program = run(&[]);
+    let mut client = Client::to(program.address);
+    assert_eq!(client.chat(&whole("qwen-mock", "hello")).status, 200);
+    program.signal("-TERM");
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    program.log.read_to_string(&mut log).unwrap();
+    assert!(log.ends_with("llmsimulator: 1 answers; no tokens were streamed\n"), "{log}");
 }
 
 #[test]
