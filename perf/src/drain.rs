@@ -25,6 +25,29 @@ pub(crate) fn drain(
     frames: u32,
     arrivals: &mut Vec<Arrival>,
 ) -> io::Result<Drained> {
+    drain_with(sockets, frames, arrivals, Wait::Sleep, &mut |_| ())
+}
+
+/// How the client waits for bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// In the kernel; waking a halted processor takes 50 to 150 us.
+    Sleep,
+    /// Asking again and again: for few streams, where that wake-up would be most of the lag.
+    Busy,
+}
+
+/// Like [`drain`]; `seen` is told after each turn how many frames have come in all.
+pub(crate) fn drain_with(
+    sockets: &mut [TcpStream],
+    frames: u32,
+    arrivals: &mut Vec<Arrival>,
+    wait: Wait,
+    seen: &mut dyn FnMut(u64),
+) -> io::Result<Drained> {
+    let timeout_ms = if wait == Wait::Busy { 0 } else { 1_000 };
+    let mut last_ns = sys::monotonic_ns();
+    let mut total = 0;
     let mut epoll = Epoll::new()?;
     for (i, socket) in sockets.iter().enumerate() {
         socket.set_nonblocking(true)?;
@@ -35,12 +58,11 @@ pub(crate) fn drain(
     let mut open = sockets.len();
     let mut finished = vec![false; sockets.len()];
     let mut buffer = vec![0u8; 64 * 1024];
-    let (mut ready, mut bytes, mut idle) = (Vec::new(), 0u64, 0);
+    let (mut ready, mut bytes) = (Vec::new(), 0u64);
     while open > 0 {
-        epoll.wait(1_000, &mut ready)?;
+        epoll.wait(timeout_ms, &mut ready)?;
         if ready.is_empty() {
-            idle += 1;
-            if idle == 20 {
+            if sys::monotonic_ns() - last_ns > 20_000_000_000 {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!("nothing arrived for 20 s, with {open} streams unfinished"),
@@ -48,7 +70,6 @@ pub(crate) fn drain(
             }
             continue;
         }
-        idle = 0;
         for &token in &ready {
             let i = token as usize;
             if finished[i] {
@@ -61,17 +82,21 @@ pub(crate) fn drain(
             };
             let at_ns = sys::monotonic_ns();
             bytes += got as u64;
-            let new = count_frames(&buffer[..got], &mut after_newline[i]);
+            // What ends a stream comes in one write with its last token, and is no token.
+            let new = count_frames(&buffer[..got], &mut after_newline[i]).min(frames - counts[i]);
             if new > 0 {
                 let arrival = Arrival { stream: i as u32, first: counts[i], frames: new, at_ns };
                 arrivals.push(arrival);
                 counts[i] += new;
+                total += u64::from(new);
+                last_ns = at_ns;
             }
             if got == 0 || counts[i] >= frames {
                 finished[i] = true;
                 open -= 1;
             }
         }
+        seen(total);
     }
     Ok(Drained { counts, bytes })
 }
@@ -84,17 +109,20 @@ pub(crate) struct Drained {
     pub(crate) bytes: u64,
 }
 
-fn count_frames(bytes: &[u8], after_newline: &mut bool) -> u32 {
+/// Counts the empty lines that end an event; `after_newline` carries over from read to read. The
+/// "\r\n" of heads and chunk sizes never makes one.
+pub(crate) fn count_frames(bytes: &[u8], after_newline: &mut bool) -> u32 {
     let mut frames = 0;
-    for &byte in bytes {
-        // "\n\n" ends an event; the "\r\n" of heads and chunk sizes never makes one.
-        if byte == b'\n' {
-            frames += u32::from(*after_newline);
-            *after_newline = !*after_newline;
+    let mut next = if *after_newline { Some(0) } else { None };
+    for at in memchr::memchr_iter(b'\n', bytes) {
+        if next == Some(at) {
+            frames += 1;
+            next = None;
         } else {
-            *after_newline = false;
+            next = Some(at + 1);
         }
     }
+    *after_newline = next == Some(bytes.len());
     frames
 }
 

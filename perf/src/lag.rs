@@ -4,11 +4,10 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::drain::drain;
-use crate::raw;
+use crate::raw::By;
+use crate::sample::{self, Figures, Load};
 use crate::sys;
 use crate::target::{Target, server_binary};
-use crate::timeline::{Spread, percentile};
 
 /// `llmsim-perf lag`.
 #[derive(clap::Args)]
@@ -28,22 +27,6 @@ pub(crate) struct Args {
     /// The server to measure.
     #[arg(long, default_value_os_t = server_binary())]
     server: std::path::PathBuf,
-}
-
-/// Frames at the start of each stream that are not looked at: the role chunk, and steps in which
-/// the batch still fills.
-const SKIPPED: u32 = 10;
-
-/// What one run showed, in nanoseconds.
-#[derive(Clone, Copy)]
-pub(crate) struct Figures {
-    pub(crate) p50: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) p999: u64,
-    pub(crate) max: u64,
-    pub(crate) burst: u64,
-    pub(crate) cpu_per_frame: u64,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -76,7 +59,7 @@ fn series(args: &Args, streams: usize) -> io::Result<()> {
         frame_bytes = bytes;
         raws.push(raw_run(args, streams, frame_bytes)?);
     }
-    let (raw, our) = (median(&raws), median(&ours));
+    let (raw, our) = (Figures::median(&raws), Figures::median(&ours));
     print(streams, "raw send()", raw);
     print(streams, "llmsimulator", our);
     let ratio = |a: u64, b: u64| a as f64 / b.max(1) as f64;
@@ -109,52 +92,9 @@ fn print(streams: usize, who: &str, f: Figures) {
     );
 }
 
-/// The median over the runs, figure by figure.
-pub(crate) fn median(runs: &[Figures]) -> Figures {
-    let of = |field: fn(&Figures) -> u64| {
-        let mut values: Vec<u64> = runs.iter().map(field).collect();
-        values.sort_unstable();
-        percentile(&values, 50.0)
-    };
-    Figures {
-        p50: of(|f| f.p50),
-        p90: of(|f| f.p90),
-        p99: of(|f| f.p99),
-        p999: of(|f| f.p999),
-        max: of(|f| f.max),
-        burst: of(|f| f.burst),
-        cpu_per_frame: of(|f| f.cpu_per_frame),
-    }
-}
-
-fn figures(spread: &Spread, cpu_per_frame: u64) -> Figures {
-    let lag = |percent| percentile(&spread.lags_ns, percent);
-    Figures {
-        p50: lag(50.0),
-        p90: lag(90.0),
-        p99: lag(99.0),
-        p999: lag(99.9),
-        max: lag(100.0),
-        burst: percentile(&spread.bursts_ns, 50.0),
-        cpu_per_frame,
-    }
-}
-
 fn raw_run(args: &Args, streams: usize, frame_bytes: usize) -> io::Result<Figures> {
-    let plan = raw::Plan {
-        streams,
-        steps: args.tokens,
-        step_ns: args.step_ms * 1_000_000,
-        frame_bytes,
-        cpu: Some(0),
-    };
-    let (mut sockets, sender) = raw::start(plan)?;
-    let mut arrivals = Vec::with_capacity(streams * args.tokens as usize);
-    sys::pin(1);
-    drain(&mut sockets, args.tokens, &mut arrivals)?;
-    let sent = sender.join().expect("the bare loop does not panic")?;
-    let spread = Spread::of(&arrivals, streams, SKIPPED, plan.step_ns);
-    Ok(figures(&spread, sent.cpu_ns / sent.lags_ns.len().max(1) as u64))
+    let load = Load::in_step(streams, args.tokens, args.step_ms);
+    sample::of_bare_loop(By::Send, load, frame_bytes)
 }
 
 /// One run of the server.
@@ -172,28 +112,13 @@ pub(crate) fn server_run<T>(
     run: Run<'_>,
     beside: impl FnOnce(std::net::SocketAddr) -> T,
 ) -> io::Result<(Figures, usize)> {
-    let Run { server, streams, tokens, step_ms } = run;
-    let target = Target::start(server, &models_yml(step_ms), &[])?;
-    let mut sockets = target.open("lag", streams, tokens)?;
-    let mut arrivals = Vec::with_capacity(streams * tokens as usize);
-    let beside = beside(target.address);
-    sys::pin(1);
-    let cpu_before = sys::process_cpu_ns(target.pid())?;
-    // The role chunk and one chunk a token.
-    let drained = drain(&mut sockets, tokens + 1, &mut arrivals)?;
-    let cpu = sys::process_cpu_ns(target.pid())? - cpu_before;
-    drop(beside);
-    if let Some(short) = drained.counts.iter().position(|count| *count <= tokens) {
-        let message = format!("stream {short} got {} frames", drained.counts[short]);
-        return Err(io::Error::other(message));
-    }
-    let frames: u64 = drained.counts.iter().map(|count| u64::from(*count)).sum();
-    let spread = Spread::of(&arrivals, streams, SKIPPED, step_ms * 1_000_000);
-    Ok((figures(&spread, cpu / frames), (drained.bytes / frames) as usize))
+    let target = Target::start(run.server, &models_yml(run.step_ms), &[])?;
+    let load = Load::in_step(run.streams, run.tokens, run.step_ms);
+    sample::of_server(&target, "lag", load, beside)
 }
 
 /// One simulated GPU whose every step takes the same time, whatever is in it: the overhead.
-fn models_yml(step_ms: u64) -> String {
+pub(crate) fn models_yml(step_ms: u64) -> String {
     format!(
         "version: 1
 hardware:

@@ -8,13 +8,21 @@ use clap::{Parser, Subcommand};
 
 mod bench_accuracy;
 mod calibration;
+mod closed_loop;
 mod drain;
+mod envelope;
+mod isolation;
+mod knee;
 mod lag;
 mod matching;
 mod metrics_cost;
 mod offline;
 mod raw;
+mod report;
+mod sample;
+mod scale;
 mod scrape;
+mod soak;
 mod sys;
 mod target;
 mod timeline;
@@ -34,6 +42,12 @@ enum Measurement {
     BenchAccuracy(bench_accuracy::Args),
     /// How far the presets are from runs measured on real engines.
     Calibration(calibration::Args),
+    /// The whole fidelity envelope: bare loops, every engine, and peers, side by side.
+    Envelope(envelope::Args),
+    /// Token lag while another client does its worst, beside the same without.
+    Isolation(isolation::Args),
+    /// The largest number of streams in one step whose p99 lag stays below a bar.
+    Knee(knee::Args),
     /// Token lag with all streams in one step, beside a bare loop of send() over as many sockets.
     Lag(lag::Args),
     /// What deciding an answer costs: matching, tokenising and hashing of short and long messages.
@@ -42,6 +56,10 @@ enum Measurement {
     MetricsCost(metrics_cost::Args),
     /// Token lag while a Prometheus scrapes ten times a second, beside the same without.
     Scrape(scrape::Args),
+    /// Ten thousand open streams, sixteen simulated GPUs: what each costs.
+    Scale(scale::Args),
+    /// Hours at load, with an eye on the server's memory.
+    Soak(soak::Args),
     /// What the wire costs: reading requests, making and reading frames.
     Wire(wire::Args),
     /// Tokens simulated per second offline, on one core.
@@ -52,10 +70,15 @@ fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
         Measurement::BenchAccuracy(args) => bench_accuracy::run(&args),
         Measurement::Calibration(args) => calibration::run(&args),
+        Measurement::Envelope(args) => envelope::run(&args),
+        Measurement::Isolation(args) => isolation::run(&args),
+        Measurement::Knee(args) => knee::run(&args),
         Measurement::Lag(args) => lag::run(&args),
         Measurement::Matching(args) => matching::run(&args),
         Measurement::MetricsCost(args) => metrics_cost::run(&args),
         Measurement::Scrape(args) => scrape::run(&args),
+        Measurement::Scale(args) => scale::run(&args),
+        Measurement::Soak(args) => soak::run(&args),
         Measurement::Wire(args) => wire::run(&args),
         Measurement::Offline(args) => offline::run(&args),
     }

@@ -179,6 +179,8 @@ fn bare_send(streams: usize) -> std::io::Result<u64> {
         step_ns: 10_000_000,
         frame_bytes: 300,
         cpu: Some(0),
+        by: raw::By::Send,
+        skip: 0,
     };
     let (mut sockets, sender) = raw::start(plan)?;
     let mut arrivals = Vec::with_capacity(streams * plan.steps as usize);

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::lag::{Figures, Run, median, server_run};
+use crate::lag::{Run, server_run};
+use crate::sample::Figures;
 use crate::sys;
 use crate::target::server_binary;
 
@@ -68,7 +69,7 @@ fn measure(args: &Args) -> io::Result<()> {
         args.rounds
     );
     println!("{:<24} {:>8} {:>8} {:>8} {:>8} {:>9}", "", "p50", "p90", "p99", "max", "cpu/frame");
-    let (without, with) = (median(&alone), median(&scraped));
+    let (without, with) = (Figures::median(&alone), Figures::median(&scraped));
     let row = |name: &str, f: Figures| {
         let us = |ns: u64| ns as f64 / 1e3;
         println!(
@@ -98,13 +99,13 @@ fn measure(args: &Args) -> io::Result<()> {
 }
 
 /// Asks for `/metrics` again and again until it is dropped.
-struct Scraper {
+pub(crate) struct Scraper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Scraper {
-    fn start(address: SocketAddr, rate: u32, scrapes: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn start(address: SocketAddr, rate: u32, scrapes: Arc<AtomicUsize>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

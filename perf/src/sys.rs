@@ -19,14 +19,50 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// CPU time of this whole process, user and system, in nanoseconds.
+/// CPU time of all live threads of a process, user and system, in nanoseconds: the same clock as
+/// [`thread_cpu_ns`], where `/proc/PID/stat` would count in ticks of 10 ms.
 pub(crate) fn process_cpu_ns(pid: u32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    // Fields 14 and 15 of proc(5), counted from the one after the name (3): utime and stime.
-    Ok((ticks(11) + ticks(12)) * 10_000_000)
+    let mut total = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end between the listing and the look.
+        let Ok(line) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        total += line.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0_u64);
+    }
+    Ok(total)
+}
+
+/// Memory of a process that is in RAM, in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kib: u64 = line.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
+    Ok(kib * 1024)
+}
+
+/// Memory of the kernel's own objects, sockets among them, in bytes.
+pub(crate) fn slab_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Lets this process open as many files as an unprivileged process may.
+pub(crate) fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit for both calls; the second only reads it.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// Lets the calling thread run only when its processor has nothing else to do.
+pub(crate) fn only_when_idle() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `param` lives across the call and is only read; pid 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) };
 }
 
 /// CPU time of the calling thread in nanoseconds.

@@ -1,15 +1,28 @@
-//! A server of ours in a process of its own, and streams opened on it.
+//! A server in a process of its own, ours or a peer, and streams opened on it.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// A running `llmsimulator`, killed when dropped.
+/// A running server, killed when dropped.
 pub(crate) struct Target {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Where it takes chat requests.
+    pub(crate) path: &'static str,
     config: PathBuf,
+}
+
+/// What every stream asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) content: &'a str,
+    pub(crate) max_tokens: u32,
+    /// Over how long the requests are spread.
+    pub(crate) stagger_us: u64,
 }
 
 impl Target {
@@ -39,7 +52,7 @@ impl Target {
             if let Some(address) = address_in(&line) {
                 // Keep reading, or the server would block on a full pipe one day.
                 std::thread::spawn(move || lines.for_each(drop));
-                return Ok(Self { child, address, config });
+                return Ok(Self { child, address, path: "/v1/chat/completions", config });
             }
             seen.push_str(&line);
             seen.push('\n');
@@ -52,33 +65,85 @@ impl Target {
         self.child.id()
     }
 
-    /// Opens `streams` connections, and on each sends one streaming request of `max_tokens`.
-    pub(crate) fn open(
-        &self,
-        model: &str,
-        streams: usize,
-        max_tokens: u32,
-    ) -> io::Result<Vec<TcpStream>> {
-        let connections: io::Result<Vec<TcpStream>> = (0..streams)
-            .map(|_| {
-                let socket = TcpStream::connect(self.address)?;
-                socket.set_nodelay(true)?;
-                Ok(socket)
-            })
-            .collect();
+    /// Starts llmsim (the peer on crates.io) with a configuration in its own format.
+    pub(crate) fn start_llmsim(binary: &Path, toml: &str) -> io::Result<Self> {
+        let config = std::env::temp_dir().join(format!("llmsim-peer-{}.toml", std::process::id()));
+        std::fs::write(&config, toml)?;
+        // It cannot choose a port by itself.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let child = Command::new(binary)
+            .args(["serve", "--host", "127.0.0.1", "--port", &address.port().to_string()])
+            .arg("--config")
+            .arg(&config)
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", binary.display()))
+            })?;
+        let target = Self { child, address, path: "/openai/v1/chat/completions", config };
+        let until = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(address).is_err() {
+            if Instant::now() > until {
+                return Err(io::Error::other("the peer does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(target)
+    }
+
+    /// Opens `streams` connections, and on each sends one streaming request.
+    pub(crate) fn open(&self, streams: usize, ask: Ask<'_>) -> io::Result<Vec<TcpStream>> {
+        let connections: io::Result<Vec<TcpStream>> =
+            (0..streams).map(|_| connect(self.address)).collect();
         let connections = connections?;
+        let request = request(self.path, ask.model, ask.content, ask.max_tokens, Form::Stream);
+        let start = Instant::now();
         for (i, mut socket) in connections.iter().enumerate() {
-            let body = format!(
-                r#"{{"model":"{model}","stream":true,"max_tokens":{max_tokens},"messages":[{{"role":"user","content":"stream {i}"}}]}}"#
-            );
-            write!(
-                socket,
-                "POST /v1/chat/completions HTTP/1.1\r\nhost: perf\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-                body.len()
-            )?;
+            // Offsets by the golden ratio: even over the whole time, and in no simple ratio to any
+            // period.
+            let share = (i as f64 + (i as f64 * 0.618_034).fract()) / streams as f64;
+            let due = Duration::from_micros((ask.stagger_us as f64 * share) as u64);
+            while ask.stagger_us > 0 && start.elapsed() < due {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            socket.write_all(&request)?;
         }
         Ok(connections)
     }
+}
+
+pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// In which form an answer is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Stream,
+    Whole,
+}
+
+/// The bytes of a chat request.
+pub(crate) fn request(
+    path: &str,
+    model: &str,
+    content: &str,
+    max_tokens: u32,
+    form: Form,
+) -> Vec<u8> {
+    let is_stream = form == Form::Stream;
+    let body = format!(
+        r#"{{"model":"{model}","stream":{is_stream},"max_tokens":{max_tokens},"messages":[{{"role":"user","content":"{content}"}}]}}"#
+    );
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: perf\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
 impl Drop for Target {

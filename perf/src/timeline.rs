@@ -31,7 +31,7 @@ impl Spread {
         // A stream that was admitted some steps later runs that many steps behind.
         let shift: Vec<i128> = earliest
             .iter()
-            .map(|own| (own.saturating_sub(start) + step_ns as i128 / 2) / step_ns as i128)
+            .map(|own| (own.saturating_sub(start) + step_ns as i128 / 2) / (step_ns as i128).max(1))
             .collect();
         let mut steps: std::collections::BTreeMap<i128, (u64, u64, usize)> = Default::default();
         let mut lags_ns = Vec::new();
@@ -49,6 +49,28 @@ impl Spread {
         lags_ns.sort_unstable();
         bursts_ns.sort_unstable();
         Self { lags_ns, bursts_ns }
+    }
+
+    /// Looks at frames `skip..` of streams that are not in step: each behind its own best frame, so
+    /// that a stream's drift shows, and its start does not.
+    pub(crate) fn of_each(arrivals: &[Arrival], streams: usize, skip: u32, period_ns: u64) -> Self {
+        let base =
+            |a: &Arrival, frame: u32| a.at_ns as i128 - i128::from(frame) * period_ns as i128;
+        let frames = |a: &Arrival| (a.first..a.first + a.frames).filter(|frame| *frame >= skip);
+        let mut earliest = vec![i128::MAX; streams];
+        for a in arrivals {
+            for frame in frames(a) {
+                let own = &mut earliest[a.stream as usize];
+                *own = (*own).min(base(a, frame));
+            }
+        }
+        let mut lags_ns: Vec<u64> = arrivals
+            .iter()
+            .flat_map(|a| frames(a).map(|frame| base(a, frame) - earliest[a.stream as usize]))
+            .map(|lag| lag as u64)
+            .collect();
+        lags_ns.sort_unstable();
+        Self { lags_ns, bursts_ns: Vec::new() }
     }
 }
 
@@ -82,5 +104,21 @@ mod tests {
         assert_eq!(spread.lags_ns, [0, 0, 3, 3, 3, 7]);
         assert_eq!(spread.bursts_ns, [3, 4]);
         assert_eq!(percentile(&spread.lags_ns, 50.0), 3);
+    }
+
+    /// Frames due every 100 ns; stream 1 starts at its own time and takes 110 ns for each.
+    #[test]
+    fn a_stream_that_is_not_in_step_is_measured_by_itself_and_its_drift_shows() {
+        let at = |stream, first, at_ns| Arrival { stream, first, frames: 1, at_ns };
+        let arrivals = [
+            at(0, 0, 1_000),
+            at(1, 0, 1_042),
+            at(0, 1, 1_105),
+            at(1, 1, 1_152),
+            at(0, 2, 1_200),
+            at(1, 2, 1_262),
+        ];
+        let spread = Spread::of_each(&arrivals, 2, 0, 100);
+        assert_eq!(spread.lags_ns, [0, 0, 0, 5, 10, 20]);
     }
 }

@@ -1,0 +1,378 @@
+//! The fidelity envelope, in one run on one machine: the bare loops, our server on each of its
+//! engines, and the peers that are installed, all drained by the same client.
+//!
+//! Predicted before the first run, from the costs of one `send()` (5 us paced, 3 us saturated) and
+//! of our own work per token (a ring entry, a frame rendered from three slices, two buckets: 0.25
+//! us): burst spread and CPU per token within 1.1 of the bare loop from 256 streams on; p50 and p90
+//! within 1.15; p99 governed by the host. On fixed_rate the quantum of 200 us is the lag: 0.25 ms at
+//! the median. On instant 64 KiB go out in one write, and the client is the limit.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::closed_loop::{self, Served};
+use crate::lag;
+use crate::raw::By;
+use crate::report::{Cell, Keep, Reporter, Table};
+use crate::sample::{self, Figures, Load};
+use crate::sys;
+use crate::target::{Form, Target, request, server_binary};
+
+/// `llmsim-perf envelope`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Streams that are released together, one series of runs each.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 512, 1024])]
+    streams: Vec<usize>,
+    /// Streams that are not in step, one series of runs each.
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 2000])]
+    unsynchronised: Vec<usize>,
+    /// Output tokens of each stream.
+    #[arg(long, default_value_t = 150)]
+    tokens: u32,
+    /// Step time, and time between tokens of streams that are not in step, in milliseconds.
+    #[arg(long, default_value_t = 20)]
+    step_ms: u64,
+    /// Runs of each kind, in turns; the tables show the median over the runs, figure by figure.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each run at full speed.
+    #[arg(long, default_value_t = 2.0)]
+    full_speed_s: f64,
+    /// The server to measure.
+    #[arg(long, default_value_os_t = server_binary())]
+    server: PathBuf,
+    /// llmsim, the peer on crates.io [default: looked up in PATH].
+    #[arg(long, value_name = "BIN")]
+    peer: Option<PathBuf>,
+    /// Keep the results in perf/results/.
+    #[arg(long)]
+    save: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut reporter = Reporter::new("The fidelity envelope");
+    let peer = args.peer.clone().or_else(in_path);
+    if peer.is_none() {
+        println!("no peer: `cargo install llmsim --version 0.6.0`, or --peer BIN\n");
+    }
+    let result = in_step(args, &mut reporter)
+        .and_then(|()| unsynchronised(args, peer.as_ref(), &mut reporter))
+        .and_then(|()| saturated(args, &mut reporter))
+        .and_then(|()| instant(args, peer.as_ref(), &mut reporter))
+        .and_then(|()| step_times(args, &mut reporter));
+    if let Err(error) = result {
+        eprintln!("llmsim-perf envelope: {error}");
+        return ExitCode::FAILURE;
+    }
+    reporter.finish("envelope", Keep::asked(args.save))
+}
+
+fn in_path() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("llmsim")).find(|file| file.is_file())
+}
+
+const LAG_COLUMNS: [&str; 11] = [
+    "who",
+    "streams",
+    "p50 us",
+    "p90 us",
+    "p99 us",
+    "p99.9 us",
+    "max us",
+    "burst us",
+    "CPU/token us",
+    "tokens/s",
+    "KiB/stream",
+];
+
+fn lag_row(who: &str, streams: usize, f: Figures) -> Vec<Cell> {
+    let mut row = vec![who.into(), streams.into()];
+    row.extend([f.p50, f.p90, f.p99, f.p999, f.max].map(Cell::us));
+    row.push(if f.burst == 0 { Cell::Nothing } else { Cell::us(f.burst) });
+    row.extend([Cell::us(f.cpu_per_frame), f.frames_per_second.into()]);
+    let memory = (f.bytes_per_stream as f64 / 1024.0).into();
+    row.push(if f.bytes_per_stream == 0 { Cell::Nothing } else { memory });
+    row
+}
+
+fn ratio_row(who: &str, streams: usize, f: Figures, to: Figures) -> Vec<Cell> {
+    vec![
+        who.into(),
+        streams.into(),
+        Cell::ratio(f.p50, to.p50),
+        Cell::ratio(f.p90, to.p90),
+        Cell::ratio(f.p99, to.p99),
+        Cell::ratio(f.p999, to.p999),
+        Cell::ratio(f.max, to.max),
+        Cell::ratio(f.burst, to.burst),
+        Cell::ratio(f.cpu_per_frame, to.cpu_per_frame),
+        Cell::ratio(f.frames_per_second, to.frames_per_second),
+        Cell::Nothing,
+    ]
+}
+
+/// All streams in one step.
+fn in_step(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
+    let title = format!(
+        "All streams in one step of {} ms, {} tokens each; lag behind the earliest frame of the \
+         run, at the client; median of {} runs in turns",
+        args.step_ms, args.tokens, args.rounds
+    );
+    let mut table = Table::new(title, &LAG_COLUMNS);
+    for &streams in &args.streams {
+        let load = Load::in_step(streams, args.tokens, args.step_ms);
+        let (mut ours, mut sends, mut urings) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            let target = Target::start(&args.server, &lag::models_yml(args.step_ms), &[])?;
+            let (figures, frame_bytes) = sample::of_server(&target, "lag", load, |_| ())?;
+            drop(target);
+            ours.push(figures);
+            sends.push(sample::of_bare_loop(By::Send, load, frame_bytes)?);
+            urings.push(sample::of_bare_loop(By::Uring, load, frame_bytes)?);
+        }
+        let [ours, send, uring] = [&ours, &sends, &urings].map(|runs| Figures::median(runs));
+        table.row(lag_row("bare send()", streams, send));
+        table.row(lag_row("bare io_uring", streams, uring));
+        table.row(lag_row("llmsimulator scheduler", streams, ours));
+        table.row(ratio_row("ratio to send()", streams, ours, send));
+        table.row(ratio_row("ratio to io_uring", streams, ours, uring));
+    }
+    reporter.table(table);
+    Ok(())
+}
+
+/// Each stream with its own timetable, and the peer with the same.
+fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::Result<()> {
+    let rate = 1_000.0 / args.step_ms as f64;
+    let title = format!(
+        "Streams with a timetable of their own, {rate} tokens/s each, {} tokens; lag of each \
+         stream behind its own best frame; median of {} runs in turns",
+        args.tokens, args.rounds
+    );
+    let mut table = Table::new(title, &LAG_COLUMNS);
+    for &streams in &args.unsynchronised {
+        let load = Load::each(streams, args.tokens, args.step_ms);
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            let target = Target::start(&args.server, &fixed_rate_yml(rate), &[])?;
+            ours.push(sample::of_server(&target, "fixed", load, |_| ())?.0);
+            drop(target);
+            if let Some(peer) = peer {
+                let target = Target::start_llmsim(peer, &llmsim_toml(args.step_ms, args.tokens))?;
+                theirs.push(sample::of_server(&target, "gpt-4", load, |_| ())?.0);
+            }
+        }
+        let ours = Figures::median(&ours);
+        table.row(lag_row("llmsimulator fixed_rate", streams, ours));
+        if !theirs.is_empty() {
+            let theirs = Figures::median(&theirs);
+            table.row(lag_row("llmsim 0.6.0", streams, theirs));
+            table.row(ratio_row("llmsim / llmsimulator", streams, theirs, ours));
+        }
+    }
+    reporter.table(table);
+    Ok(())
+}
+
+fn fixed_rate_yml(rate: f64) -> String {
+    format!(
+        "version: 1
+models:
+  - name: fixed
+    context_length: 131072
+    engine: fixed_rate
+    performance: {{ prefill_tokens_per_second: 1000000, decode_tokens_per_second: {rate} }}
+"
+    )
+}
+
+/// The peer's tokens are words and the spaces between them.
+fn llmsim_toml(period_ms: u64, tokens: u32) -> String {
+    let words = tokens / 2 + 1;
+    format!(
+        "[latency]\nttft_mean_ms = {period_ms}\nttft_stddev_ms = 0\ntbt_mean_ms = {period_ms}\n\
+         tbt_stddev_ms = 0\n[response]\ngenerator = \"sequence\"\ntarget_tokens = {words}\n"
+    )
+}
+
+/// Streams that ask for more than one core can send: what comes through.
+fn saturated(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
+    const STREAMS: usize = 256;
+    const RATE: u32 = 4_000;
+    let title = format!(
+        "More than one core can send: {STREAMS} streams; the bare loop without a pause, and \
+         fixed_rate at {RATE} tokens/s each; median of {} runs in turns",
+        args.rounds
+    );
+    let columns = ["who", "tokens/s", "CPU/token us", "tokens/s per busy core"];
+    let mut table = Table::new(title, &columns);
+    let tokens = (f64::from(RATE) * args.full_speed_s) as u32;
+    let load = Load { skip: tokens / 10, period_ns: 0, ..Load::in_step(STREAMS, tokens, 0) };
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        let target = Target::start(&args.server, &fixed_rate_yml(f64::from(RATE)), &[])?;
+        let (figures, frame_bytes) = sample::of_server(&target, "fixed", load, |_| ())?;
+        drop(target);
+        ours.push(figures);
+        let steps = (300_000.0 * args.full_speed_s / STREAMS as f64) as u32;
+        let load = Load { tokens: steps.max(4), skip: steps / 10, ..load };
+        bare.push(sample::of_bare_loop(By::Send, load, frame_bytes)?);
+    }
+    let [ours, bare] = [&ours, &bare].map(|runs| Figures::median(runs));
+    let per_core = |f: Figures| 1_000_000_000 / f.cpu_per_frame.max(1);
+    for (who, f) in [("bare send()", bare), ("llmsimulator fixed_rate", ours)] {
+        let cpu = Cell::us(f.cpu_per_frame);
+        table.row(vec![who.into(), f.frames_per_second.into(), cpu, per_core(f).into()]);
+    }
+    table.row(vec![
+        "ratio".into(),
+        Cell::ratio(ours.frames_per_second, bare.frames_per_second),
+        Cell::ratio(ours.cpu_per_frame, bare.cpu_per_frame),
+        Cell::ratio(per_core(ours), per_core(bare)),
+    ]);
+    reporter.table(table);
+    Ok(())
+}
+
+/// No timing at all: what the path from request to bytes can carry.
+fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::Result<()> {
+    let title = format!(
+        "No timing: a client that asks again at once, for {} s; 256 tokens a stream, 16 a whole \
+         answer; median of {} runs in turns",
+        args.full_speed_s, args.rounds
+    );
+    let columns = ["who", "form", "connections", "tokens/s", "requests/s", "CPU/request us"];
+    let mut table = Table::new(title, &columns);
+    for (form, connections, tokens) in
+        [(Form::Stream, 64, 256_u32), (Form::Stream, 256, 256), (Form::Whole, 64, 16)]
+    {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            let yml = "version: 1\nmodels:\n  - { name: now, context_length: 8192 }\n";
+            let target = Target::start(&args.server, yml, &[])?;
+            ours.push(full_speed(&target, "now", connections, tokens, form, args.full_speed_s)?);
+            drop(target);
+            if let Some(peer) = peer {
+                let target = Target::start_llmsim(peer, &llmsim_toml(0, tokens))?;
+                let time = args.full_speed_s;
+                theirs.push(full_speed(&target, "gpt-4", connections, tokens, form, time)?);
+            }
+        }
+        let best = |runs: &[Rates]| {
+            let of = |field: fn(&Rates) -> f64| {
+                let mut values: Vec<f64> = runs.iter().map(field).collect();
+                values.sort_by(f64::total_cmp);
+                values[values.len() / 2]
+            };
+            [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us)]
+        };
+        let what = match form {
+            Form::Stream => "streaming",
+            Form::Whole => "whole",
+        };
+        let ours = best(&ours);
+        let row = |who: &str, values: [f64; 3]| {
+            let mut row = vec![who.into(), what.into(), connections.into()];
+            row.extend(values.map(Cell::from));
+            row
+        };
+        table.row(row("llmsimulator instant", ours));
+        if !theirs.is_empty() {
+            let theirs = best(&theirs);
+            table.row(row("llmsim 0.6.0", theirs));
+            let ratio = std::array::from_fn(|i| ours[i] / theirs[i].max(f64::MIN_POSITIVE));
+            table.row(row("llmsimulator / llmsim", ratio));
+        }
+    }
+    reporter.table(table);
+    Ok(())
+}
+
+struct Rates {
+    tokens: f64,
+    requests: f64,
+    cpu_us: f64,
+}
+
+fn full_speed(
+    target: &Target,
+    model: &str,
+    connections: usize,
+    tokens: u32,
+    form: Form,
+    seconds: f64,
+) -> io::Result<Rates> {
+    let request = request(target.path, model, "Hello", tokens, form);
+    let time = Duration::from_secs_f64(seconds);
+    let cpu_before = sys::process_cpu_ns(target.pid())?;
+    let served: Served = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            sys::pin(sample::CLIENT_CPU);
+            closed_loop::run(target.address, connections, &request, form, time, &mut || ())
+        });
+        client.join().expect("the client does not panic")
+    })?;
+    let cpu = sys::process_cpu_ns(target.pid())? - cpu_before;
+    let per_second = |count: u64| count as f64 / served.elapsed_s;
+    Ok(Rates {
+        tokens: match form {
+            Form::Stream => per_second(served.frames),
+            Form::Whole => per_second(served.answers * u64::from(tokens)),
+        },
+        requests: per_second(served.answers),
+        cpu_us: cpu as f64 / 1e3 / served.answers.max(1) as f64,
+    })
+}
+
+/// Step times of a live server against the roofline, worked out here by hand: 10 GiB of weights and
+/// 64 KiB of KV cache per token of context, read at 1,000 GB/s.
+fn step_times(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
+    const WEIGHTS: f64 = 10.0 * 1_073_741_824.0;
+    const KV: f64 = 65_536.0;
+    const BYTES_PER_MS: f64 = 1e9;
+    /// One message "Hello".
+    const PROMPT: f64 = 8.0;
+    let yml = "version: 1
+hardware:
+  slow: { hbm_gib: 80, memory_bandwidth_gbps: 1000, peak_tflops: 1000000 }
+models:
+  - name: roof
+    context_length: 4096
+    engine: scheduler
+    hardware: slow
+    weights: { gib: 10 }
+    kv_cache: { bytes_per_token: 65536 }
+    scheduler: { max_batch_tokens: 65536, max_num_sequences: 4096 }
+";
+    let columns = ["streams", "roofline ms", "live ms", "deviation %"];
+    let mut table = Table::new("Mean step time of a live server against the roofline", &columns);
+    let largest = args.streams.iter().copied().max().unwrap_or(1);
+    for streams in [1, 16, 64, 256, 1024].into_iter().filter(|&n| n == 1 || n <= largest) {
+        let tokens = args.tokens;
+        let load = Load::in_step(streams, tokens, 12);
+        let target = Target::start(&args.server, yml, &[])?;
+        let (_, _, arrivals) = sample::of_server_seen(&target, "roof", load, |_| ())?;
+        // Token k is frame k. Of each stream the same tokens, far from where the batch fills and
+        // empties; streams that began earlier and later cancel out.
+        let (from, to) = (tokens / 4, tokens - tokens / 4);
+        let at = |token: u32| {
+            let frames = arrivals.iter().filter(|a| (a.first..a.first + a.frames).contains(&token));
+            frames.map(|a| a.at_ns as f64).sum::<f64>() / streams as f64
+        };
+        let live = (at(to) - at(from)) / f64::from(to - from) / 1e6;
+        let step =
+            |k: u32| (WEIGHTS + KV * streams as f64 * (PROMPT + f64::from(k) - 1.0)) / BYTES_PER_MS;
+        let roofline = (from + 1..=to).map(step).sum::<f64>() / f64::from(to - from);
+        let deviation = (live / roofline - 1.0) * 100.0;
+        let digits = |value: f64, places: i32| {
+            Cell::from(format!("{value:.places$}", places = places as usize))
+        };
+        table.row(vec![streams.into(), digits(roofline, 4), digits(live, 4), digits(deviation, 3)]);
+    }
+    reporter.table(table);
+    Ok(())
+}

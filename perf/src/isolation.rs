@@ -1,0 +1,258 @@
+//! What one client can do to the others: token lag of streams in step while somebody else sends a
+//! huge prompt, opens a thousand connections, scrapes, does not read, pipelines, or cancels.
+//!
+//! The disturber runs on the client's processor in the idle class, so that what is measured is the
+//! server's lag and not a client that was kept waiting; what it costs in the kernel stays in the
+//! figures. What it asks for runs on simulated GPUs of its own: a prompt that takes part in the
+//! measured batch would lengthen its steps, as it should.
+//!
+//! Predicted: parsing 1 MB takes 1 ms, on a helper thread of the lowest priority; a scrape 2 ms
+//! there; a new connection and its task 15 us, so a thousand of them 15 ms of the I/O thread, of
+//! which the streams see at most one turn; a client that does not read costs one failed send.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::lag;
+use crate::report::{Cell, Keep, Reporter, Table};
+use crate::sample::{self, Figures, Load};
+use crate::sys;
+use crate::target::{Form, Target, connect, request, server_binary};
+
+/// `llmsim-perf isolation`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Streams in one step that must not notice.
+    #[arg(long, default_value_t = 128)]
+    streams: usize,
+    /// Output tokens of each stream.
+    #[arg(long, default_value_t = 150)]
+    tokens: u32,
+    /// Step time in milliseconds.
+    #[arg(long, default_value_t = 20)]
+    step_ms: u64,
+    /// Runs of each kind, in turns.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The server to measure.
+    #[arg(long, default_value_os_t = server_binary())]
+    server: PathBuf,
+    /// Keep the results in perf/results/.
+    #[arg(long)]
+    save: bool,
+}
+
+/// What somebody else does, and how long they rest between.
+struct Case {
+    name: &'static str,
+    rest: Duration,
+    act: fn(SocketAddr) -> io::Result<()>,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "a prompt of 1 MB", rest: Duration::from_millis(100), act: huge_prompt },
+    Case {
+        name: "1,000 connections at once",
+        rest: Duration::from_millis(200),
+        act: connection_storm,
+    },
+    Case { name: "a scrape", rest: Duration::from_millis(100), act: scrape },
+    Case { name: "slow readers", rest: Duration::from_millis(100), act: slow_readers },
+    Case { name: "a pipelining client", rest: Duration::from_millis(50), act: pipelined },
+    Case { name: "a burst of 200 cancels", rest: Duration::from_millis(200), act: cancels },
+];
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match measure(args) {
+        Ok(reporter) => reporter.finish("isolation", Keep::asked(args.save)),
+        Err(error) => {
+            eprintln!("llmsim-perf isolation: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(args: &Args) -> io::Result<Reporter> {
+    sys::raise_open_files();
+    let mut reporter = Reporter::new("Isolation of streams from other clients");
+    let title = format!(
+        "{} streams in one step of {} ms, {} tokens each, with and without somebody else; median \
+         of {} runs in turns",
+        args.streams, args.step_ms, args.tokens, args.rounds
+    );
+    let columns = [
+        "somebody else does",
+        "times",
+        "p50 us",
+        "p90 us",
+        "p99 us",
+        "max us",
+        "p50 alone",
+        "p90 alone",
+        "p99 alone",
+        "p99 more, us",
+    ];
+    let mut table = Table::new(title, &columns);
+    for case in &CASES {
+        let (mut alone, mut disturbed, mut times) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..args.rounds {
+            alone.push(one(args, |_| ())?);
+            let count = Arc::new(AtomicU64::new(0));
+            let counter = Arc::clone(&count);
+            disturbed.push(one(args, move |address| Disturber::start(case, address, counter))?);
+            times = count.load(Ordering::Relaxed);
+        }
+        let [alone, disturbed] = [&alone, &disturbed].map(|runs| Figures::median(runs));
+        let us = |ns: u64| ns as f64 / 1e3;
+        table.row(vec![
+            case.name.into(),
+            times.into(),
+            Cell::us(disturbed.p50),
+            Cell::us(disturbed.p90),
+            Cell::us(disturbed.p99),
+            Cell::us(disturbed.max),
+            Cell::us(alone.p50),
+            Cell::us(alone.p90),
+            Cell::us(alone.p99),
+            (us(disturbed.p99) - us(alone.p99)).round().into(),
+        ]);
+    }
+    reporter.table(table);
+    Ok(reporter)
+}
+
+fn one<T>(args: &Args, beside: impl FnOnce(SocketAddr) -> T) -> io::Result<Figures> {
+    let mut yml = lag::models_yml(args.step_ms);
+    yml.push_str(
+        "  - name: other
+    context_length: 1048576
+    engine: scheduler
+    hardware: even
+    weights: { gib: 0.001 }
+    kv_cache: { bytes_per_token: 1024, enable_prefix_caching: true }
+    scheduler: { max_batch_tokens: 2097152, max_num_sequences: 4096 }
+    latency: { step_overhead_ms: 20 }
+  - name: fast
+    context_length: 131072
+    engine: fixed_rate
+    performance: { prefill_tokens_per_second: 1000000, decode_tokens_per_second: 2000 }
+",
+    );
+    let target = Target::start(&args.server, &yml, &[])?;
+    let load = Load::in_step(args.streams, args.tokens, args.step_ms);
+    Ok(sample::of_server(&target, "lag", load, beside)?.0)
+}
+
+/// Does it again and again until dropped.
+struct Disturber {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Disturber {
+    fn start(case: &'static Case, address: SocketAddr, count: Arc<AtomicU64>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            sys::pin(sample::CLIENT_CPU);
+            sys::only_when_idle();
+            // Not into the steps in which the batch still fills.
+            std::thread::sleep(Duration::from_millis(300));
+            while !stopped.load(Ordering::Relaxed) {
+                match (case.act)(address) {
+                    Ok(()) => count.fetch_add(1, Ordering::Relaxed),
+                    Err(error) => return eprintln!("{}: {error}", case.name),
+                };
+                std::thread::sleep(case.rest);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Disturber {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ask(socket: &mut TcpStream, request: &[u8]) -> io::Result<()> {
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    socket.write_all(request)?;
+    let mut answer = [0; 4096];
+    let got = socket.read(&mut answer)?;
+    if answer[..got].starts_with(b"HTTP/1.1 200") {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&answer[..got]).into_owned()))
+}
+
+const PATH: &str = "/v1/chat/completions";
+
+fn huge_prompt(address: SocketAddr) -> io::Result<()> {
+    let content = "The quick brown fox jumps over the lazy dog. ".repeat(1_000_000 / 45);
+    ask(&mut connect(address)?, &request(PATH, "other", &content, 1, Form::Whole))
+}
+
+fn connection_storm(address: SocketAddr) -> io::Result<()> {
+    let all: io::Result<Vec<TcpStream>> = (0..1_000).map(|_| connect(address)).collect();
+    drop(all?);
+    Ok(())
+}
+
+fn scrape(address: SocketAddr) -> io::Result<()> {
+    ask(&mut connect(address)?, b"GET /metrics HTTP/1.1\r\nhost: perf\r\n\r\n")
+}
+
+/// Eight streams of which nothing is read until the kernel takes no more.
+fn slow_readers(address: SocketAddr) -> io::Result<()> {
+    let request = request(PATH, "fast", "Hello", 100_000, Form::Stream);
+    let sockets: io::Result<Vec<TcpStream>> = (0..8)
+        .map(|_| {
+            let mut socket = connect(address)?;
+            socket.write_all(&request)?;
+            Ok(socket)
+        })
+        .collect();
+    let sockets = sockets?;
+    std::thread::sleep(Duration::from_millis(1_000));
+    drop(sockets);
+    Ok(())
+}
+
+/// Two hundred requests in one write, and all their answers.
+fn pipelined(address: SocketAddr) -> io::Result<()> {
+    let mut socket = connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    socket.write_all(&b"GET /v1/models HTTP/1.1\r\nhost: perf\r\n\r\n".repeat(200))?;
+    socket.shutdown(Shutdown::Write)?;
+    let mut answers = Vec::new();
+    socket.read_to_end(&mut answers)?;
+    let count = answers.windows(12).filter(|window| *window == b"HTTP/1.1 200").count();
+    if count == 200 { Ok(()) } else { Err(io::Error::other(format!("{count} answers of 200"))) }
+}
+
+/// Two hundred streams that are broken off together.
+fn cancels(address: SocketAddr) -> io::Result<()> {
+    let request = request(PATH, "other", "Hello", 1_000, Form::Stream);
+    let sockets: io::Result<Vec<TcpStream>> = (0..200)
+        .map(|_| {
+            let mut socket = connect(address)?;
+            socket.write_all(&request)?;
+            Ok(socket)
+        })
+        .collect();
+    let sockets = sockets?;
+    std::thread::sleep(Duration::from_millis(100));
+    drop(sockets);
+    Ok(())
+}
