@@ -28,6 +28,8 @@ pub enum Command {
     Presets,
     /// Run arrivals through the engines in virtual time.
     Simulate(commands::simulate::Options),
+    /// Tell an engine again what a journal says that it was told.
+    Replay(commands::replay::Options),
 }
 
 /// Everything that serving depends on.
@@ -296,7 +298,8 @@ struct LowArgs {
     #[arg(long, value_enum, value_name = "DRIVER", help_heading = "Threads")]
     io_driver: Option<IoDriver>,
 
-    /// Write the inputs of every simulated GPU to FILE, to replay them offline [LLM_SIM_JOURNAL]
+    /// Write the inputs of every simulated GPU to FILE, for `llmsimulator replay`
+    /// [LLM_SIM_JOURNAL]
     #[arg(long, value_name = "FILE", help_heading = "Logs")]
     journal: Option<PathBuf>,
 
@@ -367,6 +370,24 @@ enum Task {
         #[arg(long, value_name = "FILE")]
         trace: Option<PathBuf>,
     },
+
+    /// Run the journal of one simulated GPU through its engine again, and print what happens.
+    Replay {
+        #[command(flatten)]
+        files: LowFiles,
+
+        /// The model it was, if the configuration has several and FILE's name does not tell
+        #[arg(long, value_name = "NAME")]
+        model: Option<String>,
+
+        /// Compare with this event log instead of printing; exit code 1 if something differs
+        #[arg(long, value_name = "FILE")]
+        events: Option<PathBuf>,
+
+        /// What --journal wrote
+        #[arg(value_name = "FILE")]
+        journal: PathBuf,
+    },
 }
 
 /// The value of an environment variable, if it is set; `Err` holds one that is not Unicode.
@@ -384,6 +405,11 @@ impl Command {
                 let files = from.files(files)?;
                 let options = commands::simulate::Options { files, arrivals, step_log, trace };
                 return Ok(Self::Simulate(options));
+            }
+            Some(Task::Replay { files, model, events, journal }) => {
+                let files = from.files(files)?;
+                let options = commands::replay::Options { files, journal, model, events };
+                return Ok(Self::Replay(options));
             }
             None => {}
         }

@@ -168,7 +168,7 @@ def the_benchmark_of_the_compose_file_runs_against_its_target():
 
 
 def bench_sh_removes_its_target_even_after_a_failure_and_has_no_findings():
-    run(BIN / "shellcheck", "docker/bench.sh", "tests/deploy/run")
+    run(BIN / "shellcheck", "docker/bench.sh", "tests/deploy/run", "tests/routers/run")
     for arguments, suffix, fails in (([], "", False), (["--host"], "-host", True)):
         with tempfile.TemporaryDirectory() as box:
             for name in ("docker", "tests"):

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod presets;
+pub mod replay;
 pub mod simulate;
 
 use std::io::Write as _;
@@ -25,6 +26,14 @@ pub fn run(command: Command) -> Result<ExitCode, Box<crate::args::Settings>> {
         Command::PrintConfig(name) => print_config(&name),
         Command::Presets => Ok(presets::run()),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Replay(options) => match replay::run(&options) {
+            Ok(replay::Replayed::Said(text)) => Ok(text),
+            Ok(replay::Replayed::Differs(message)) => {
+                eprintln!("llmsimulator: {message}");
+                return Ok(ExitCode::FAILURE);
+            }
+            Err(message) => Err(message),
+        },
     };
     Ok(match done {
         Ok(text) => print(&text),

@@ -186,6 +186,52 @@ fn simulate_gives_the_same_bytes_each_time_and_reads_standard_input() {
 }
 
 #[test]
+fn replay_prints_the_events_of_a_journal_or_compares_them() {
+    let directory = Directory::new("replay");
+    let models = directory.file(
+        "models.yml",
+        "models:
+  - { name: now, context_length: 1000, engine: instant }
+  - name: org/a
+    context_length: 1000
+    engine: fixed_rate
+    performance: { prefill_tokens_per_second: 1000, decode_tokens_per_second: 100 }
+  - name: b
+    context_length: 1000
+    engine: fixed_rate
+    performance: { prefill_tokens_per_second: 1000, decode_tokens_per_second: 200 }
+",
+    );
+    // 5 tokens of prompt at 1,000 a second, then one each 10 ms; `b` is twice as fast.
+    let inputs = "submit 1000000 7 prompt=5 max=9 stop=2\n";
+    let events = "1000000 7 admitted 0\n6000000 7 token 1\n16000000 7 token 2 stop\n";
+    let journal = directory.file("run.org_a.0", inputs);
+    let log = directory.file("run.org_a.0.events", events);
+    let replay = |more: &[&str]| run(&[&["replay", "--models", &models][..], more].concat());
+
+    let printed = replay(&[&journal]);
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert_eq!(stdout(&printed), events);
+    let same = replay(&[&journal, "--events", &log]);
+    assert_eq!(same.status.code(), Some(0), "{same:?}");
+    assert!(stdout(&same).starts_with("3 events, all as in "), "{same:?}");
+
+    let differs = replay(&[&journal, "--events", &log, "--model", "b"]);
+    assert_eq!(differs.status.code(), Some(1), "{differs:?}");
+    let told = stderr(&differs);
+    assert!(told.contains("run.org_a.0.events:3: the replay differs"), "{told}");
+    assert!(told.contains("16000000 7 token 2 stop"), "{told}");
+    assert!(told.contains("11000000 7 token 2 stop"), "{told}");
+
+    let unknown = replay(&[&directory.file("run", inputs)]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("Name its model with --model: org/a, b"), "{unknown:?}");
+    let bad = replay(&[&directory.file("bad.b.0", "submit 5\n")]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(stderr(&bad).contains("bad.b.0: journal line 1: a job id"), "{bad:?}");
+}
+
+#[test]
 fn presets_lists_what_a_file_can_name() {
     let text = stdout(&run(&["presets"]));
     for words in ["h100-80gb-sxm", "llama-3.1-8b", "vllm-v1-hopper-bf16", "mi300x"] {

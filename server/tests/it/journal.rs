@@ -3,13 +3,24 @@
 use std::time::Duration;
 
 use llmsim_engine::sim::journal::replay;
+use llmsim_engine::units::SimSpan;
 
 use crate::client::{Client, streaming, whole};
 use crate::fixture;
 
 #[test]
 fn a_live_run_replayed_offline_gives_the_same_events_byte_for_byte() {
-    let directory = std::env::temp_dir().join(format!("llmsim-journal-{}", std::process::id()));
+    live_and_offline("plain", SimSpan::ZERO);
+}
+
+#[test]
+fn a_live_run_with_a_request_overhead_is_replayed_the_same() {
+    live_and_offline("overhead", SimSpan::from_us(3_300));
+}
+
+fn live_and_offline(name: &str, overhead: SimSpan) {
+    let directory =
+        std::env::temp_dir().join(format!("llmsim-journal-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("run");
     let settings = fixture::settings();
@@ -19,7 +30,12 @@ fn a_live_run_replayed_offline_gives_the_same_events_byte_for_byte() {
         .iter()
         .map(|model| (model.name.clone(), model.engine.clone()))
         .collect();
-    let server = fixture::start_with(|settings| settings.logs.journal = Some(path.clone()));
+    let server = fixture::start_with(|settings| {
+        settings.logs.journal = Some(path.clone());
+        for model in &mut settings.config.models {
+            model.request_overhead = overhead;
+        }
+    });
     let mut clients: Vec<Client> = (0..100).map(|_| Client::new(&server)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         let model = ["org/paced", "batched"][number % 2];

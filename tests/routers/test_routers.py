@@ -1,0 +1,497 @@
+"""Three servers behind each router, with the recipes of docs/routers.
+
+Usage: test_routers.py SERVER_BINARY [ROUTER...], from the repository's root (tests/routers/run
+installs what it needs). Everything is on loopback; every wait has an end.
+"""
+import asyncio
+import collections
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+SERVER = str(pathlib.Path(sys.argv[1]).resolve())
+HERE = pathlib.Path(__file__).parent
+WORK = pathlib.Path("target/routers").resolve()
+RECIPES = pathlib.Path("docs/routers")
+RECIPE = {
+    "nginx": "nginx.conf",
+    "haproxy": "haproxy.cfg",
+    "vllm-router": "vllm-router.sh",
+    "sglang-router": "sglang-router.sh",
+    "litellm": "litellm.yaml",
+}
+# Policies tried beside the recipe's own.
+OTHER_POLICIES = {"vllm-router": ["round_robin", "power_of_two"], "sglang-router": ["round_robin", "power_of_two"]}
+KEY = "sk-" + secrets.token_hex(32)  # LiteLLM's clients need one; the others do not look
+HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+TOKEN = 0.010  # seconds between the tokens of the model `paced`
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def until(seconds, question, what):
+    """The first truthy answer to `question`, asked again and again for some time."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = question()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def get(port, path, timeout=5):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", path, headers=HEADERS)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+class Server:
+    def __init__(self, port):
+        self.port = port
+        self.process = None
+
+    def start(self):
+        command = [SERVER, "--host", "127.0.0.1", "--port", str(self.port), "--no-pin"]
+        command += ["--models", HERE / "models.yml", "--responses", HERE / "responses.yml"]
+        self.process = subprocess.Popen(command, stderr=open(WORK / f"server-{self.port}.log", "a"))
+        until(10, self.answers, "a server answers")
+
+    def answers(self):
+        with contextlib.suppress(OSError):
+            return get(self.port, "/health")[0] == 200
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def value(self, name, label=""):
+        """The sum of a family of /metrics."""
+        text = get(self.port, "/metrics")[1]
+        lines = [l for l in text.splitlines() if l.startswith(name) and l[len(name)] in " {" and label in l]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def requests(self):
+        return self.value("llm_sim_requests_total") + self.value("llm_sim_requests_running")
+
+
+class Relay:
+    """Passes bytes on to `port` and notes which requests were asked, and how they were answered."""
+
+    def __init__(self, port):
+        self.target = port
+        self.port = free_port()
+        self.seen = collections.Counter()
+        self.loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        threading.Thread(target=self.run, args=(ready,), daemon=True).start()
+        ready.wait()
+
+    def run(self, ready):
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
+        ready.set()
+        self.loop.run_forever()
+
+    async def serve(self, reader, writer):
+        asked = collections.deque()
+
+        def note_request(data):
+            for method, path in re.findall(rb"^(GET|POST|HEAD|OPTIONS|PRI) ([^ ?]+)[^ ]* HTTP/", data, re.M):
+                asked.append((method.decode(), path.decode()))
+
+        def note_answer(data):
+            for status in re.findall(rb"^HTTP/1\.[01] (\d{3})", data, re.M):
+                method, path = asked.popleft() if asked else ("?", "?")
+                self.seen[method, path, int(status)] += 1
+
+        async def pump(source, sink, note):
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    note(data)
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(pump(reader, upstream_writer, note_request), pump(upstream_reader, writer, note_answer))
+
+
+class Answer:
+    """What a client got: the status, when each content chunk came, whether the stream ended well."""
+
+    def __init__(self):
+        self.status = None
+        self.stamps = []
+        self.done = False
+        self.error_event = b""
+        self.began = time.monotonic()
+        self.body = b""
+
+    def kind(self):
+        if self.status == 200 and self.done:
+            return "answered"
+        # With its head an answer has begun: no router can send it elsewhere any more.
+        return "broken" if self.status == 200 else "failed"
+
+
+def ask(port, content="Hello", max_tokens=20, on_first=None, hang_up_after=None):
+    answer = Answer()
+    body = {
+        "model": "paced",
+        "stream": True,
+        "max_tokens": max_tokens,
+        "messages": [{"role": "user", "content": content}],
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        answer.began = time.monotonic()
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), HEADERS)
+        response = connection.getresponse()
+        answer.status = response.status
+        if answer.status != 200:
+            answer.body = response.read()
+            return answer
+        while line := response.readline():
+            now = time.monotonic()
+            if line.startswith(b"data: [DONE]"):
+                answer.done = True
+            elif line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                if "error" in event:
+                    answer.error_event = line
+                choices = event.get("choices") or [{}]
+                if (choices[0].get("delta") or {}).get("content"):
+                    answer.stamps.append(now)
+                    if len(answer.stamps) == 1 and on_first:
+                        on_first()
+                    if len(answer.stamps) == hang_up_after:
+                        return answer
+    except (OSError, http.client.HTTPException):
+        pass
+    finally:
+        # A half-read answer keeps the socket open otherwise.
+        if connection.sock:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        with contextlib.suppress(UnboundLocalError):
+            response.close()
+    return answer
+
+
+def version(name):
+    if name in ("nginx", "haproxy"):
+        done = subprocess.run([name, "-v"], capture_output=True, text=True)
+        return re.search(r"[0-9]+\.[0-9.]+", done.stdout + done.stderr).group(0)
+    metadata = WORK.glob(f"{name}/lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info")
+    return next(metadata).name.removesuffix(".dist-info").split("-")[-1]
+
+
+@contextlib.contextmanager
+def routed(name, ports, policy=None):
+    """Starts a router as its recipe's head says, with other ports; gives the port it listens on."""
+    port = free_port()
+    text = (RECIPES / RECIPE[name]).read_text()
+    box = WORK / "run"
+    shutil.rmtree(box, ignore_errors=True)
+    box.mkdir()
+    box.chmod(0o755)
+
+    def moved(text):
+        for old, new in zip((8000, 8001, 8002, 8003, 29000), (port, *ports, free_port())):
+            text = re.sub(rf"\b{old}\b", f"@{new}@", text)
+        return re.sub(r"@(\d+)@", r"\1", text).replace("/tmp/llmsim-", f"{box}/")
+
+    (box / RECIPE[name]).write_text(moved(text))
+    command = re.findall(r"^#   (.+)$", text, re.M)[-1]
+    command = moved(command).replace('"$PWD/docs/routers/', f'"{box}/').replace("docs/routers/", f"{box}/")
+    environment = os.environ | {"PATH": f"{WORK / name / 'bin'}:{os.environ['PATH']}", "NO_PROXY": "127.0.0.1"}
+    environment["LITELLM_MASTER_KEY"] = KEY
+    # LiteLLM would fetch its table of prices.
+    environment["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    if policy:
+        environment["POLICY"] = policy
+    log = open(WORK / f"{name}.log", "w")
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], stdout=log, stderr=log, env=environment, start_new_session=True
+    )
+    try:
+
+        def ready():
+            assert process.poll() is None, f"{name} ended:\n" + pathlib.Path(log.name).read_text()[-3000:]
+            return ask(port, max_tokens=1).kind() == "answered"
+
+        until(90, ready, f"{name} answers (its log is {log.name})")
+        yield port
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def spread(pool, requests):
+    before = [server.requests() for server in pool]
+    requests()
+    return [int(server.requests() - b) for server, b in zip(pool, before)]
+
+
+# Each test is a story about one router; it gets its port and the servers behind it.
+
+
+def it_lists_the_models(name, port, pool):
+    status, text = get(port, "/v1/models", 10)
+    assert status == 200 and "paced" in text, (status, text[:300])
+
+
+def streaming_stays_streaming(name, port, pool):
+    running = []
+    answer = ask(port, "stream", 100, lambda: running.append(sum(s.value("llm_sim_requests_running") for s in pool)))
+    assert answer.done and len(answer.stamps) >= 95, (answer.status, len(answer.stamps), answer.body[:300])
+    # When the client has the first token the server is still at work on the others.
+    assert running == [1.0], f"requests running when the first token came: {running}"
+    gaps = [b - a for a, b in zip(answer.stamps, answer.stamps[1:])]
+    alone = sum(gap > TOKEN / 3 for gap in gaps) / len(gaps)
+    print(f"   {len(answer.stamps)} chunks over {answer.stamps[-1] - answer.stamps[0]:.2f} s, {alone:.0%} came by themselves")
+    assert alone > 0.5, "chunks come in bundles"
+
+
+def the_lag_that_it_adds(name, port, pool):
+    """Of each chunk: through the router, less straight from a server, in alternation."""
+    for way in (port, *(server.port for server in pool)):
+        ask(way, "warm up", 60)
+    late = {"straight": [], "through": []}
+    first = {"straight": [], "through": []}
+    for turn in range(12):
+        for way, where in (("straight", pool[turn % 3].port), ("through", port)):
+            answer = ask(where, f"turn {turn}", 60)
+            assert answer.done, (way, answer.status)
+            offsets = [stamp - answer.began - TOKEN * k for k, stamp in enumerate(answer.stamps)]
+            first[way].append(offsets[0])
+            late[way] += offsets
+    added = statistics.median(first["through"]) - statistics.median(first["straight"])
+    quantile = lambda values, q: statistics.quantiles(values, n=100)[q - 1]
+    p50, p90, p99 = (1e3 * (quantile(late["through"], q) - quantile(late["straight"], q)) for q in (50, 90, 99))
+    print(f"   LAG {name}: first chunk +{1e3 * added:.2f} ms; all chunks p50 {p50:+.2f}, p90 {p90:+.2f}, p99 {p99:+.2f} ms")
+
+
+def an_error_keeps_its_status(name, port, pool):
+    """A prompt with an answer that exceeds the context: nothing that a router finds out itself."""
+    answer = ask(port, max_tokens=1_000_000)
+    assert answer.status == 400, (answer.status, answer.body[:300])
+
+
+def a_client_that_hangs_up_ends_the_request_behind_it(name, port, pool):
+    cancelled = lambda: sum(s.value("llm_sim_requests_total", 'finish_reason="cancelled"') for s in pool)
+    before = cancelled()
+    answer = ask(port, "long", 1000, hang_up_after=5)
+    assert len(answer.stamps) == 5
+    until(5, lambda: cancelled() == before + 1, "the server hears of it")
+
+
+def different_prompts_use_every_server(name, port, pool):
+    def requests():
+        threads = [threading.Thread(target=ask, args=(port, f"{i * 7919} different", 30)) for i in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    counts = spread(pool, requests)
+    print(f"   12 at once went to {counts}")
+    assert sum(counts) == 12 and min(counts) > 0, counts
+
+
+def prompts_that_begin_alike_go_to_one_server(name, port, pool):
+    prefix = "You are a careful assistant that answers in one sentence. " * 40
+    ask(port, prefix + "0", 2)
+
+    def requests():
+        for i in range(9):
+            assert ask(port, prefix + str(i), 2).done
+
+    counts = spread(pool, requests)
+    print(f"   9 with one prefix went to {counts}")
+    assert max(counts) == 9, counts
+
+
+def rush(port, victim, deed):
+    """12 clients, 72 requests; after a third of them `deed` is done to a server that has streams.
+
+    How many were answered, broken and failed, of those begun before the deed and after it.
+    """
+    kinds, ends, lock, done = [], collections.Counter(), threading.Lock(), threading.Event()
+
+    def client(n):
+        for i in range(6):
+            late = done.is_set()
+            answer = ask(port, f"{n * 6 + i} {n * 31 + i} prompt", 20)
+            with lock:
+                kinds.append((late, answer.kind()))
+                if answer.kind() == "broken":
+                    end = "an error event" if answer.error_event else "an end without [DONE]"
+                    ends[end] += 1
+                elif answer.kind() == "failed":
+                    ends[f"{answer.status} {answer.body[:200]}"] += 1
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    until(30, lambda: len(kinds) >= 24, "a third is done")
+    running = until(10, lambda: victim.value("llm_sim_requests_running"), "the victim has streams")
+    deed()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert len(kinds) == 72
+    count = collections.Counter(kinds)
+    early, late = ({k: count[when, k] for k in ("answered", "broken", "failed")} for when in (False, True))
+    print(f"   with {running:.0f} streams on it; begun before: {early}; begun after: {late}")
+    if ends:
+        print("   what the client saw of those lost:", dict(ends))
+    return early, late
+
+
+def comes_back(port, victim):
+    began = time.monotonic()
+    victim.start()
+
+    def used():
+        had = victim.requests()
+        # Prompts without a common beginning: a prefix-aware router would go on with whom it knows.
+        threads = [threading.Thread(target=ask, args=(port, secrets.token_hex(64), 10)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return victim.requests() > had
+
+    until(40, used, "the restarted server gets requests again")
+    print(f"   back in the pool {time.monotonic() - began:.1f} s after its restart")
+
+
+def a_server_that_drains_loses_nothing(name, port, pool):
+    """A rolling update: SIGTERM, while it has streams."""
+    victim = pool[2]
+    early, late = rush(port, victim, lambda: victim.process.send_signal(signal.SIGTERM))
+    assert victim.process.wait(40) == 0
+    for count in (early, late):
+        assert count["broken"] == count["failed"] == 0, "a drained server cost requests"
+    comes_back(port, victim)
+
+
+def a_killed_server_costs_only_the_streams_on_it(name, port, pool):
+    victim = pool[1]
+    early, late = rush(port, victim, victim.kill)
+    # Whose answer had not begun is served by another; a stream that had begun cannot be.
+    assert early["failed"] + late["failed"] == 0, "a request that had not begun was not sent elsewhere"
+    assert late["broken"] == 0
+    assert early["broken"] <= 12
+    comes_back(port, victim)
+
+
+def what_it_asks_the_servers(name, pool, policy):
+    """Not a promise but a record: the requests that reached a server, and their answers."""
+    relays = [Relay(server.port) for server in pool]
+    with routed(name, [relay.port for relay in relays], policy) as port:
+        counts = spread(pool, lambda: [ask(port, f"{i * 104729} other", 2) for i in range(12)])
+        get(port, "/v1/models", 10)
+        time.sleep(3)  # for its probes, whose interval is a second
+    seen = sum((relay.seen for relay in relays), collections.Counter())
+    print(f"   PROBES {name}" + (f" {policy}" if policy else "") + f": 12 in turn went to {counts}")
+    for (method, path, status), n in sorted(seen.items()):
+        print(f"     {method} {path} -> {status}" + f", {n} times")
+    assert sum(counts) == 12, counts
+    if policy == "round_robin":
+        assert counts == [4, 4, 4], counts
+
+
+def main():
+    names = sys.argv[2:] or list(RECIPE)
+    print(f"{os.cpu_count()} processors, load average {os.getloadavg()[0]:.1f} at the start")
+    passed, failed = 0, []
+
+    def tried(title, story, *arguments):
+        nonlocal passed
+        try:
+            story(*arguments)
+            passed += 1
+            print("ok  ", title, flush=True)
+        except Exception:
+            failed.append(title)
+            print("FAIL", title)
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+
+    for name in names:
+        print(f"== {name} {version(name)}")
+        pool = [Server(free_port()) for _ in range(3)]
+        try:
+            for server in pool:
+                server.start()
+            stories = [
+                it_lists_the_models,
+                streaming_stays_streaming,
+                the_lag_that_it_adds,
+                an_error_keeps_its_status,
+                a_client_that_hangs_up_ends_the_request_behind_it,
+                different_prompts_use_every_server,
+            ]
+            if name in OTHER_POLICIES:
+                stories.append(prompts_that_begin_alike_go_to_one_server)
+            stories.append(a_server_that_drains_loses_nothing)
+            stories.append(a_killed_server_costs_only_the_streams_on_it)
+
+            def all_stories():
+                with routed(name, [server.port for server in pool]) as port:
+                    for story in stories:
+                        tried(f"{name}: {story.__name__.replace('_', ' ')}", story, name, port, pool)
+
+            tried(f"{name}: starts with its recipe, and ends", all_stories)
+            for server in pool:
+                if not server.answers():
+                    server.start()
+            for policy in [None, *OTHER_POLICIES.get(name, [])]:
+                title = f"{name}: what it asks the servers" + (f" as {policy}" if policy else "")
+                tried(title, what_it_asks_the_servers, name, pool, policy)
+        finally:
+            for server in pool:
+                if server.process:
+                    server.kill()
+    for title in failed:
+        print("failed:", title)
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())
