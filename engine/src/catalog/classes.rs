@@ -20,7 +20,10 @@ pub struct EngineClass {
     pub scope: Scope,
     /// The constants of a step.
     pub efficiency: Efficiency,
-    /// Time per request outside of steps: half before it is queued, half after its last token.
+    /// Time per request outside of steps, all of it spent between its arrival and its place in the
+    /// engine's queue. It was fitted with one half there and the other between engine and client; a
+    /// client sees the same times to the first and to the last token either way, and only the engine
+    /// sees the request half of it later than in the fit.
     pub request_overhead: SimSpan,
     /// What the engine gives to its KV cache.
     pub kv_memory: KvMemory,

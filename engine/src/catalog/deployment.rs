@@ -210,20 +210,28 @@ pub struct Derived {
     pub hbm: Bytes,
     /// The share of it that the engine may use.
     pub gpu_memory_utilization: f64,
-    /// Tokens that the KV cache holds.
+    /// Tokens that the KV cache holds: those of [`blocks`](Self::blocks).
     pub kv_tokens: u64,
-    /// Blocks that the KV cache has.
+    /// Blocks that requests can have: all but the placeholder, which is never handed out. vLLM's own
+    /// log line counts it.
     pub blocks: Blocks,
     /// Tokens per block.
     pub block_size: Tokens,
     /// (batch, duration of a step that decodes so many sequences at [`DECODE_CONTEXT`] tokens).
-    pub decode_steps: [(u32, SimSpan); 3],
+    /// See [`decode_batches`].
+    pub decode_steps: Vec<(u32, SimSpan)>,
     /// Tokens per second of one long prompt, in chunks of `max_num_batched_tokens`.
     pub prefill_tokens_per_second: f64,
 }
 
 /// The context at which [`Derived::decode_steps`] are stated.
 pub const DECODE_CONTEXT: u64 = 1024;
+
+/// The batches of which a decode step's time is told: 1, 16 and 256, as far as so many run at once,
+/// and the most that do.
+pub fn decode_batches(max_num_seqs: u32) -> impl Iterator<Item = u32> {
+    [1, 16, 256].into_iter().filter(move |&batch| batch < max_num_seqs).chain([max_num_seqs.max(1)])
+}
 
 impl Deployment<'_> {
     /// Works out what a step costs and how many blocks there are.
@@ -441,6 +449,8 @@ impl Deployment<'_> {
 
     fn derived(&self, cost: &Roofline, blocks: Blocks) -> Derived {
         let bytes = |value: f64| Bytes::new(value.round() as u64);
+        // Block 0 is the placeholder.
+        let usable = Blocks::new(blocks.get().saturating_sub(1));
         let decode = |batch: u32| {
             let shape = StepShape {
                 sequences: batch,
@@ -474,10 +484,10 @@ impl Deployment<'_> {
             reserved_per_gpu: bytes(self.reserved_bytes_per_gpu()),
             hbm: self.gpu.hbm,
             gpu_memory_utilization: self.memory.gpu_memory_utilization,
-            kv_tokens: u64::from(blocks.get()) * u64::from(self.memory.block_size.get()),
-            blocks,
+            kv_tokens: u64::from(usable.get()) * u64::from(self.memory.block_size.get()),
+            blocks: usable,
             block_size: self.memory.block_size,
-            decode_steps: [decode(1), decode(16), decode(256)],
+            decode_steps: decode_batches(self.memory.max_num_seqs).map(decode).collect(),
             prefill_tokens_per_second: chunk as f64 / prefill.total.as_secs_f64().max(1e-9),
         }
     }
@@ -693,7 +703,26 @@ mod tests {
         let memory =
             Memory { num_gpu_blocks_override: Some(Blocks::new(1000)), ..Memory::default() };
         let plan = Deployment { memory, ..qwen() }.plan().unwrap();
-        assert_eq!((plan.num_blocks.get(), plan.derived.kv_tokens), (1000, 16_000));
+        // One of them is a placeholder: 999 x 16 tokens.
+        assert_eq!((plan.num_blocks.get(), plan.derived.blocks.get()), (1000, 999));
+        assert_eq!(plan.derived.kv_tokens, 15_984);
+    }
+
+    #[test]
+    fn decode_steps_are_told_of_batches_that_can_be() {
+        for (most, told) in [
+            (1, &[1][..]),
+            (8, &[1, 8]),
+            (16, &[1, 16]),
+            (64, &[1, 16, 64]),
+            (256, &[1, 16, 256]),
+            (1024, &[1, 16, 256, 1024]),
+        ] {
+            assert_eq!(decode_batches(most).collect::<Vec<_>>(), told);
+            let memory = Memory { max_num_seqs: most, ..Memory::default() };
+            let derived = Deployment { memory, ..qwen() }.plan().unwrap().derived;
+            assert!(derived.decode_steps.iter().map(|step| &step.0).eq(told), "{derived}");
+        }
     }
 
     #[test]
@@ -709,7 +738,7 @@ mod tests {
                 "  weights    29.54 GB in bf16, 29.54 GB per GPU",
                 "  KV cache   163,840 B per token in 16 bits, 163,840 B per GPU; 1.66 GB per GPU \
                  kept free",
-                "  capacity   288,608 tokens in 18,038 blocks of 16",
+                "  capacity   288,592 tokens in 18,037 blocks of 16",
             ]
         );
         assert!(lines[4].contains("ms at batch 256 (1024 tokens of context)"), "{text}");

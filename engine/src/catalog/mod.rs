@@ -19,6 +19,7 @@ mod models;
 pub use classes::{EngineClass, KvMemory, Scope, engine_class, engine_classes};
 pub use deployment::{
     DECODE_CONTEXT, Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype,
+    decode_batches,
 };
 pub use gpus::{GpuShape, architecture, gpu, gpus};
 pub use hf_config::{CannotDerive, derive};

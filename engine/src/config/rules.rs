@@ -1,9 +1,10 @@
 //! `responses.yml`: from the tree to a [`RuleSet`], and the problems of compiling it back to lines.
 //!
 //! What a rule does is `text::responses`' business; here is only how it is written. The invariant:
-//! every value that the compiler can complain about has its place remembered under its path.
+//! every value that the compiler can complain about has its place remembered under its path, and
+//! what cannot be read is reported and replaced, so that one mistake hides no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::text::responses::{
     Answer, Lengths, Operator, Responses, Rule, RuleProblem, RuleSet, Variant,
@@ -14,22 +15,30 @@ use super::fields::Fields;
 use super::problem::{Hint, Report};
 use super::raw::{close_file, read_version};
 use super::tree::Place;
-use super::value::Value;
+use super::value::{Placed, Value};
 
-/// Reads and compiles the file; `None` if something is wrong with it.
+/// Reads and compiles the file. If something is wrong with it, that has been reported, and the
+/// result is `None` or has stand-ins in it.
 pub(super) fn responses(root: &Value, report: &mut Report<'_>) -> Option<Responses> {
-    let mut reader = Reader { report, places: BTreeMap::new(), paths: Vec::new() };
-    let (set, whole) = reader.file(root);
-    let Reader { report, places, paths } = reader;
-    match Responses::compile(set) {
-        Ok(responses) => whole.then_some(responses),
-        Err(problems) => {
-            for problem in &problems {
-                tell(problem, &paths, &places, report);
-            }
-            None
+    let mut reader = Reader {
+        report,
+        places: BTreeMap::new(),
+        paths: Vec::new(),
+        unread_operators: BTreeSet::new(),
+    };
+    let set = reader.file(root);
+    let Reader { report, places, paths, unread_operators } = reader;
+    let problems = match Responses::compile(set) {
+        Ok(responses) => return Some(responses),
+        Err(problems) => problems,
+    };
+    for problem in &problems {
+        let stands_in = problem.rule.is_some_and(|rule| unread_operators.contains(&rule));
+        if !(stands_in && problem.field.starts_with("match")) {
+            tell(problem, &paths, &places, report);
         }
     }
+    None
 }
 
 /// Puts a problem of the compiler where the rule was written.
@@ -66,9 +75,18 @@ fn tell(
 /// The message, naming the entry, since its number alone is hard to find.
 fn entry_named(problem: &RuleProblem) -> String {
     match problem.rule {
-        Some(_) => format!("{} (entry `{}`)", problem.message, problem.id),
-        None => problem.message.clone(),
+        Some(_) if !problem.id.is_empty() => {
+            format!("{} (entry `{}`)", problem.message, problem.id)
+        }
+        _ => problem.message.clone(),
     }
+}
+
+/// What could be read of an entry.
+struct Entry {
+    id: Option<Placed<String>>,
+    operator: Option<Operator>,
+    answer: Option<Answer>,
 }
 
 struct Reader<'r, 'a> {
@@ -77,41 +95,47 @@ struct Reader<'r, 'a> {
     places: BTreeMap<String, Place>,
     /// The path of each rule of the set.
     paths: Vec<String>,
+    /// The rules of the set whose operator could not be read.
+    unread_operators: BTreeSet<usize>,
 }
 
 impl Reader<'_, '_> {
-    /// The rules that could be read, and whether that is all of the file. What could not be read has
-    /// been reported; a stand-in keeps the rest checkable.
-    fn file(&mut self, root: &Value) -> (RuleSet, bool) {
-        let nothing = || RuleSet { seed: 0, rules: Vec::new(), default: stand_in() };
-        let Some(mut file) = root.fields(self.report) else { return (nothing(), false) };
+    /// All rules. What could not be read has been reported; a stand-in keeps the rest checkable.
+    fn file(&mut self, root: &Value) -> RuleSet {
+        let Some(mut file) = root.fields(self.report) else {
+            return RuleSet { seed: 0, rules: Vec::new(), default: stand_in() };
+        };
         read_version(&mut file, self.report);
         let seed = file.take(self.report, "seed", &[]);
-        let seed = match seed {
-            Some(seed) => seed.integer(self.report).map(|seed| seed.value),
-            None => Some(0),
-        };
+        let seed = seed.and_then(|seed| seed.integer(self.report)).map_or(0, |seed| seed.value);
 
         let mut rules = Vec::new();
-        let mut whole = seed.is_some();
         let list = file.take(self.report, "responses", &[]);
         if let Some(items) = list.and_then(|list| list.list(self.report)) {
             let mut lines: BTreeMap<String, u32> = BTreeMap::new();
             for item in &items {
-                let Some((rule, place)) = self.rule(item) else {
-                    whole = false;
-                    continue;
-                };
-                if let Some(first) = lines.get(&rule.id) {
-                    let message =
-                        format!("the id `{}` is used twice; first on line {first}", rule.id);
-                    let hint = Hint::new("give each entry an id of its own");
-                    self.report.add(place, &format!("{}.id", item.path), message, hint);
-                } else {
-                    lines.insert(rule.id.clone(), place.line);
+                let Some(entry) = self.entry(item) else { continue };
+                if let Some(id) = &entry.id {
+                    if let Some(first) = lines.get(&id.value) {
+                        let message =
+                            format!("the id `{}` is used twice; first on line {first}", id.value);
+                        let hint = Hint::new("give each entry an id of its own");
+                        self.report.add(id.at, &id.path, message, hint);
+                    } else {
+                        lines.insert(id.value.clone(), id.at.line);
+                    }
                 }
+                let operator = entry.operator.unwrap_or_else(|| {
+                    self.unread_operators.insert(rules.len());
+                    // Of no pattern, so that any placeholder may be one of its groups.
+                    Operator::Regex(Vec::new())
+                });
                 self.paths.push(item.path.clone());
-                rules.push(rule);
+                rules.push(Rule {
+                    id: entry.id.map(|id| id.value).unwrap_or_default(),
+                    operator,
+                    answer: entry.answer.unwrap_or_else(stand_in),
+                });
             }
         }
 
@@ -127,17 +151,15 @@ impl Reader<'_, '_> {
             });
             answer
         });
-        whole &= default.is_some();
         close_file(file, self.report);
-        let default = default.unwrap_or_else(stand_in);
-        (RuleSet { seed: seed.unwrap_or(0), rules, default }, whole)
+        RuleSet { seed, rules, default: default.unwrap_or_else(stand_in) }
     }
 
     fn note(&mut self, value: &Value) {
         self.places.insert(value.path.clone(), value.at());
     }
 
-    fn rule(&mut self, item: &Value) -> Option<(Rule, Place)> {
+    fn entry(&mut self, item: &Value) -> Option<Entry> {
         self.note(item);
         let mut fields = item.fields(self.report)?;
         let hint = Hint::new("a short name, unique in the file, for example `id: greeting`");
@@ -156,9 +178,7 @@ impl Reader<'_, '_> {
             "tokens" => Some("under `synthetic:`"),
             _ => None,
         });
-        let id = id?;
-        let rule = Rule { id: id.value, operator: operator?, answer: answer? };
-        Some((rule, id.at))
+        Some(Entry { id, operator, answer })
     }
 
     fn operator(&mut self, value: &Value) -> Option<Operator> {
@@ -170,22 +190,29 @@ impl Reader<'_, '_> {
             given.extend(fields.take(self.report, name, &[]).map(|value| (name, value)));
         }
         fields.close(self.report, |_| None);
-        let (name, values) = match &given[..] {
-            [(name, values)] => (*name, values),
+        match &given[..] {
             [] => {
                 if !self.report.mentions(&value.path) {
                     let hint = "one of `exact`, `contains`, `starts_with`, `regex`";
                     value.problem(self.report, "the entry matches nothing", Hint::new(hint));
                 }
-                return None;
             }
+            [_] => {}
             [(first, _), (second, again), ..] => {
                 let message = format!("`{first}` and `{second}` cannot both decide");
                 let hint = "an entry has one operator; write two entries with the same answer";
-                again.problem(self.report, message, Hint::new(hint));
-                return None;
+                // Not about the value itself, whose own mistakes are told besides.
+                self.report.add(again.at(), &value.path, message, Hint::new(hint));
             }
-        };
+        }
+        let read: Vec<_> =
+            given.iter().filter_map(|(name, values)| self.values(name, values)).collect();
+        // Of several, any does for what is left to check; only patterns have groups to speak of.
+        let pattern = read.iter().find(|operator| matches!(operator, Operator::Regex(_)));
+        pattern.or(read.first()).cloned()
+    }
+
+    fn values(&mut self, name: &str, values: &Value) -> Option<Operator> {
         self.note(values);
         let items = values.one_or_more();
         if items.is_empty() {
@@ -193,17 +220,17 @@ impl Reader<'_, '_> {
             return None;
         }
         let mut texts = Vec::with_capacity(items.len());
+        let mut readable = false;
         for item in &items {
             self.note(item);
             // A message can be empty, and `exact` can ask for that; elsewhere it would always match.
             let text =
                 if name == "exact" { item.text(self.report) } else { item.name(self.report) };
-            texts.extend(text.map(|text| text.value));
+            readable |= text.is_some();
+            // Not a pattern either, and so none whose groups are known.
+            texts.push(text.map_or_else(|| "(".to_owned(), |text| text.value));
         }
-        if texts.len() < items.len() {
-            return None;
-        }
-        Some(match name {
+        readable.then_some(match name {
             "exact" => Operator::Exact(texts),
             "contains" => Operator::Contains(texts),
             "starts_with" => Operator::StartsWith(texts),
@@ -219,21 +246,27 @@ impl Reader<'_, '_> {
         let synthetic = fields.take(self.report, "synthetic", &[]);
         let hint = || Hint::new("exactly one of `content`, `variants`, `synthetic`");
         match (content, variants, synthetic) {
-            (Some(content), None, None) => {
-                self.note(&content);
-                content.text(self.report).map(|text| Answer::Content(text.value))
-            }
+            (Some(content), None, None) => self.content(&content),
             (None, Some(variants), None) => self.variants(&variants),
             (None, None, Some(synthetic)) => self.lengths(&synthetic).map(Answer::Synthetic),
             (None, None, None) => {
                 self.report.add(at, &path, format!("{whose} must say what to answer"), hint());
                 None
             }
-            _ => {
+            (content, variants, synthetic) => {
                 self.report.add(at, &path, format!("{whose} has more than one answer"), hint());
-                None
+                // Each may have its own mistakes, and one of them is going to stay.
+                let content = content.and_then(|content| self.content(&content));
+                let variants = variants.and_then(|variants| self.variants(&variants));
+                let synthetic = synthetic.and_then(|synthetic| self.lengths(&synthetic));
+                content.or(variants).or(synthetic.map(Answer::Synthetic))
             }
         }
+    }
+
+    fn content(&mut self, value: &Value) -> Option<Answer> {
+        self.note(value);
+        value.text(self.report).map(|text| Answer::Content(text.value))
     }
 
     fn variants(&mut self, value: &Value) -> Option<Answer> {
@@ -251,9 +284,10 @@ impl Reader<'_, '_> {
             } else {
                 item.text(self.report).map(|text| Variant::Text(text.value))
             };
-            variants.extend(variant);
+            // In its place, so that those after it keep their numbers.
+            variants.push(variant.unwrap_or_else(|| Variant::Text(String::new())));
         }
-        (variants.len() == items.len()).then_some(Answer::Variants(variants))
+        Some(Answer::Variants(variants))
     }
 
     fn synthetic_variant(&mut self, item: &Value) -> Option<Lengths> {

@@ -148,7 +148,7 @@ impl Value {
             }
             _ if self.is_digits() => i128::MAX,
             _ => {
-                self.not(report, "a whole number", self.number_hint());
+                self.not_whole(report);
                 return None;
             }
         };
@@ -173,7 +173,7 @@ impl Value {
     /// A whole number of 64 bits, which may be negative.
     pub(super) fn integer(&self, report: &mut Report<'_>) -> Option<Placed<i64>> {
         let Some(Meaning::Whole(whole)) = self.scalar().map(meaning_as_number) else {
-            self.not(report, "a whole number", self.number_hint());
+            self.not_whole(report);
             return None;
         };
         match i64::try_from(whole) {
@@ -183,6 +183,19 @@ impl Value {
                 None
             }
         }
+    }
+
+    /// Says so, and how it would be a whole number; of a fraction nobody can know which.
+    fn not_whole(&self, report: &mut Report<'_>) {
+        let fraction = match self.scalar().map(meaning_as_number) {
+            Some(Meaning::Number(_)) => true,
+            Some(Meaning::Text) => self.bare_number().is_some_and(|(number, unit)| {
+                unit.is_empty() && number.parse::<f64>().is_ok_and(|it| it.fract() != 0.0)
+            }),
+            _ => false,
+        };
+        let hint = if fraction { Hint::NONE } else { self.number_hint() };
+        self.not(report, "a whole number", hint);
     }
 
     /// A finite number in `range`.
@@ -219,18 +232,8 @@ impl Value {
 
     /// For the ways in which people write numbers that YAML does not know.
     fn number_hint(&self) -> Hint {
-        let Some(text) = self.scalar().map(|scalar| scalar.text.trim()) else { return Hint::NONE };
-        let bare: String = text.chars().filter(|c| !matches!(c, '_' | ',' | ' ' | '\'')).collect();
-        let digits = bare.chars().take_while(|c| c.is_ascii_digit() || *c == '.').count();
-        let (number, unit) = bare.split_at(digits);
-        let number = match number.trim_start_matches('0') {
-            "" if !number.is_empty() => "0",
-            trimmed if trimmed.starts_with('.') => number,
-            trimmed => trimmed,
-        };
-        if number.is_empty() || number.parse::<f64>().is_err() {
-            return Hint::NONE;
-        }
+        let Some((number, unit)) = self.bare_number() else { return Hint::NONE };
+        let (number, unit) = (number.as_str(), unit.as_str());
         if unit.is_empty() {
             return Hint::new(format!("write {number}"));
         }
@@ -252,6 +255,21 @@ impl Value {
                 { self.path.rsplit('.').next().unwrap_or_default() }
             )),
         }
+    }
+
+    /// The digits that were typed, without what stands between and before them, and what follows.
+    fn bare_number(&self) -> Option<(String, String)> {
+        let text = self.scalar()?.text.trim();
+        let bare: String = text.chars().filter(|c| !matches!(c, '_' | ',' | ' ' | '\'')).collect();
+        let digits = bare.chars().take_while(|c| c.is_ascii_digit() || *c == '.').count();
+        let (number, unit) = bare.split_at(digits);
+        let number = match number.trim_start_matches('0') {
+            "" if !number.is_empty() => "0",
+            trimmed if trimmed.starts_with('.') => number,
+            trimmed => trimmed,
+        };
+        let is_number = !number.is_empty() && number.parse::<f64>().is_ok();
+        is_number.then(|| (number.to_owned(), unit.to_owned()))
     }
 
     /// A list; each item with its path.

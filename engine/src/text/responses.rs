@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::matcher::{Hit, Matcher};
 use super::script::{PieceTable, Script};
 use super::synthetic::Filler;
-use super::template::{Template, Values};
+use super::template::{Groups, Template, Values};
 use crate::seed::Seed;
 use crate::units::Tokens;
 
@@ -180,6 +180,7 @@ impl Responses {
     /// All that is wrong with it, in the order of the file.
     pub fn compile(set: RuleSet) -> Result<Self, Vec<RuleProblem>> {
         let (matcher, mut problems) = Matcher::compile(&set.rules);
+        let refused: BTreeSet<_> = problems.iter().map(|problem| problem.rule).collect();
         let mut ids = BTreeSet::new();
         let mut entries = Vec::with_capacity(set.rules.len());
         for (index, rule) in set.rules.iter().enumerate() {
@@ -188,11 +189,20 @@ impl Responses {
                 problems
                     .push(place.problem("id", "this id is used by an earlier entry".to_owned()));
             }
-            let groups = matcher.groups(index);
-            entries.push(Entry::compile(&rule.answer, &groups, place, &mut problems));
+            let mut names = matcher.groups(index);
+            let groups = match &rule.operator {
+                Operator::Regex(patterns) if patterns.is_empty() => Groups::Unknown,
+                // A placeholder of a pattern that did not compile is no second mistake.
+                Operator::Regex(patterns) if refused.contains(&Some(index)) => {
+                    names.extend(patterns.iter().flat_map(|pattern| names_written(pattern)));
+                    Groups::Known(&names)
+                }
+                _ => Groups::Known(&names),
+            };
+            entries.push(Entry::compile(&rule.answer, groups, place, &mut problems));
         }
         let place = Place { rule: None, id: DEFAULT_ID };
-        let default = Entry::compile(&set.default, &[], place, &mut problems);
+        let default = Entry::compile(&set.default, Groups::Known(&[]), place, &mut problems);
         if problems.is_empty() {
             return Ok(Self { seed: set.seed, matcher, entries, default });
         }
@@ -263,7 +273,7 @@ impl Choice<'_> {
 impl Entry {
     fn compile(
         answer: &Answer,
-        groups: &[String],
+        groups: Groups<'_>,
         place: Place<'_>,
         problems: &mut Vec<RuleProblem>,
     ) -> Self {
@@ -300,9 +310,15 @@ impl Entry {
     }
 }
 
+/// What looks like the names of groups, `(?P<city>` or `(?<city>`, in a pattern that is none.
+fn names_written(pattern: &str) -> impl Iterator<Item = String> {
+    let after_bracket = pattern.split('<').skip(1);
+    after_bracket.filter_map(|rest| rest.split_once('>')).map(|(name, _)| name.to_owned())
+}
+
 impl Says {
-    fn text(text: &str, groups: &[String]) -> Result<Self, Vec<String>> {
-        Ok(match Template::compile(text, groups)? {
+    fn text(text: &str, groups: Groups<'_>) -> Result<Self, Vec<String>> {
+        Ok(match Template::compile_with(text, groups)? {
             Template::Fixed(text) => Self::Fixed(Arc::new(PieceTable::new(text))),
             parts => Self::Rendered(parts),
         })

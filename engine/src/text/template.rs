@@ -45,6 +45,11 @@ impl Template {
     /// # Errors
     /// All that is wrong with it, each in a sentence.
     pub fn compile(source: &str, groups: &[String]) -> Result<Self, Vec<String>> {
+        Self::compile_with(source, Groups::Known(groups))
+    }
+
+    /// [`compile`](Self::compile), where the names may be unknown.
+    pub(super) fn compile_with(source: &str, groups: Groups<'_>) -> Result<Self, Vec<String>> {
         let mut parts = Vec::new();
         let mut text = String::new();
         let mut problems = Vec::new();
@@ -125,12 +130,24 @@ impl Template {
     }
 }
 
-fn placeholder(name: &str, groups: &[String]) -> Result<Part, String> {
-    match name {
-        "last_user_message" => return Ok(Part::LastUserMessage),
-        "model" => return Ok(Part::Model),
-        _ if groups.iter().any(|group| group == name) => return Ok(Part::Group(name.to_owned())),
-        _ => {}
+/// The names that a match of the rule can give.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Groups<'a> {
+    /// These.
+    Known(&'a [String]),
+    /// Nobody knows, since the rule has no pattern to ask: any name may be one of them.
+    Unknown,
+}
+
+fn placeholder(name: &str, groups: Groups<'_>) -> Result<Part, String> {
+    let groups = match (name, groups) {
+        ("last_user_message", _) => return Ok(Part::LastUserMessage),
+        ("model", _) => return Ok(Part::Model),
+        (_, Groups::Unknown) => return Ok(Part::Group(name.to_owned())),
+        (_, Groups::Known(groups)) => groups,
+    };
+    if groups.iter().any(|group| group == name) {
+        return Ok(Part::Group(name.to_owned()));
     }
     let mut known = String::from("{last_user_message}, {model}");
     for group in groups {

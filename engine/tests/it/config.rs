@@ -91,6 +91,20 @@ fn bad_responses_are_refused_with_place_reason_and_remedy() {
 }
 
 #[track_caller]
+#[test]
+fn nobody_is_told_which_whole_number_a_fraction_should_be() {
+    let hint = |written: &str| {
+        let text = format!("models: [{{ name: m, context_length: {written} }}]");
+        let problems = models(&text).unwrap_err();
+        problems.iter().next().unwrap().hint.clone()
+    };
+    for fraction in ["1.5", "8192.25", "\"1.5\"", "'8_192.5'", ".5", "-1.5", ".inf", ".nan"] {
+        assert_eq!(hint(fraction), None, "{fraction}");
+    }
+    assert_eq!(hint("\"8192\"").as_deref(), Some("write 8192"));
+    assert!(hint("1.5k").unwrap().contains("without a unit"));
+}
+
 fn scheduler(config: &Config, name: &str) -> SchedulerSpec {
     let model = config.models.iter().find(|model| model.name == name).unwrap();
     match &model.engine {
@@ -227,6 +241,33 @@ models:
     assert_eq!((spec.watermark, spec.prefill_interval), (0.01, 3));
     assert_eq!(spec.max_num_queued_reqs, Some(500));
     assert!(matches!(spec.cost, StepCost::Roofline(_)));
+}
+
+#[test]
+fn the_type_of_the_cache_may_be_said_wherever_vllms_users_say_it() {
+    // Llama 3.1 8B: 2 x 32 layers x 8 heads x 128 x 1 byte.
+    let places = [
+        "kv_cache_dtype: fp8",
+        "kv-cache-dtype: fp8_e4m3",
+        "scheduler: { kv_cache_dtype: fp8 }",
+        "kv_cache: { kv_cache_dtype: fp8 }",
+        "kv_cache: { dtype: fp8_e5m2 }",
+    ];
+    for place in places {
+        let text = format!(
+            "models:\n  - name: m\n    engine: scheduler\n    context_length: 8192\n    \
+             hardware: h100-sxm\n    model: llama-3.1-8b\n    {place}\n"
+        );
+        let config = good(models(&text));
+        let Some(Basis::Planned(plan)) = &config.models[0].basis else {
+            panic!("{place} changes how the model is sized");
+        };
+        assert_eq!(plan.kv_bytes_per_token.get(), 65_536, "{place}");
+    }
+    let twice = "models:\n  - name: m\n    engine: scheduler\n    context_length: 8192\n    \
+                 hardware: h100-sxm\n    model: llama-3.1-8b\n    kv_cache_dtype: fp8\n    \
+                 kv_cache: { dtype: auto }\n";
+    assert!(models(twice).unwrap_err().to_string().contains("already set by"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use llmsim_engine::catalog::{DECODE_CONTEXT, decode_batches};
 use llmsim_engine::config::{Basis, BlocksFrom, Memory, ModelSpec};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::StepShape;
@@ -111,11 +112,11 @@ fn given(spec: &SchedulerSpec, memory: &Memory, out: &mut String) -> std::fmt::R
         memory.kv_per_token,
     )?;
     write!(out, "  decode     ")?;
-    for (place, batch) in [1, 16, 256].into_iter().enumerate() {
+    for (place, batch) in decode_batches(spec.max_num_seqs).enumerate() {
         let time = spec.cost.time(&StepShape {
             sequences: batch,
             decodes: batch,
-            decode_context: u64::from(batch) * 1024,
+            decode_context: u64::from(batch) * DECODE_CONTEXT,
             sampled: batch,
             ..StepShape::default()
         });
@@ -123,7 +124,7 @@ fn given(spec: &SchedulerSpec, memory: &Memory, out: &mut String) -> std::fmt::R
         let (ms, bound) = (time.total.as_secs_f64() * 1e3, time.bound.as_str());
         write!(out, "{comma}{ms:.2} ms at batch {batch} ({bound}-bound)")?;
     }
-    writeln!(out, " (1024 tokens of context)")?;
+    writeln!(out, " ({DECODE_CONTEXT} tokens of context)")?;
     let chunk = u64::from(spec.max_num_batched_tokens.get().min(spec.max_model_len.get()));
     let time = spec.cost.time(&StepShape {
         sequences: 1,

@@ -99,6 +99,34 @@ fn check_prints_what_followed() {
 }
 
 #[test]
+fn check_counts_blocks_and_batches_alike_for_named_and_for_measured_models() {
+    let directory = Directory::new("alike");
+    let scheduler = "scheduler: { max_num_seqs: 8, num_gpu_blocks_override: 1001 }";
+    let models = directory.file(
+        "models.yml",
+        &format!(
+            "hardware:
+  own: {{ hbm_gib: 80, memory_bandwidth_gbps: 3000, peak_tflops: 989 }}
+models:
+  - {{ name: named, engine: scheduler, context_length: 8192, hardware: h100-sxm,
+      model: llama-3.1-8b, {scheduler} }}
+  - {{ name: sized, engine: scheduler, context_length: 8192, hardware: own,
+      weights: {{ parameters_billion: 8 }}, kv_cache: {{ bytes_per_token: 131072 }},
+      {scheduler} }}
+"
+        ),
+    );
+    let output = run(&["--check", "--models", &models]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output).replace(',', "");
+    // 1,001 blocks, one of them a placeholder, and 16,000 / 8,192 requests.
+    let told = |words: &str| text.matches(words).count();
+    assert_eq!(told("16000 tokens in 1000 blocks of 16"), 2, "{text}");
+    assert_eq!(told("room for 2.0 requests"), 2, "{text}");
+    assert_eq!((told("at batch 1 "), told("at batch 8 "), told("at batch")), (2, 2, 4), "{text}");
+}
+
+#[test]
 fn a_printed_builtin_is_a_file_to_start_from() {
     let directory = Directory::new("print");
     for name in llmsim_defaults::names() {
