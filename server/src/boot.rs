@@ -6,8 +6,8 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::metrics::observatory::{Driver, Observatory, Observed};
 use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
 use crate::metrics::{self, Totals};
 use crate::ring::{Inbox, reports};
-use crate::served::{Home, Limits, Model, Served};
+use crate::served::{Home, Limits, Model, Served, Sleep};
 use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
 use crate::topology::{self, Machine, Topology, Wishes};
@@ -158,6 +158,7 @@ impl Server {
                 stall: span(settings.limits.write_timeout),
                 connections,
             },
+            Arc::clone(&observatory.sleep),
         ));
 
         let doors: Vec<Arc<Door>> = topology.io.iter().map(|_| Arc::new(Door::new())).collect();
@@ -420,7 +421,13 @@ fn step_taps(
     Ok((taps.into_iter().map(Some).collect(), Some(writer)))
 }
 
-fn serve(config: Config, gpus: &[Gpu], topology: &Topology, limits: Limits) -> Served {
+fn serve(
+    config: Config,
+    gpus: &[Gpu],
+    topology: &Topology,
+    limits: Limits,
+    sleep: Arc<Sleep>,
+) -> Served {
     let mut homes: Vec<Vec<Home>> = config.models.iter().map(|_| Vec::new()).collect();
     for (thread, seats) in topology.gpu.iter().enumerate() {
         for (seat, &gpu) in seats.gpus.iter().enumerate() {
@@ -440,6 +447,8 @@ fn serve(config: Config, gpus: &[Gpu], topology: &Topology, limits: Limits) -> S
         started: clock::unix_seconds(),
         fingerprint: format!("fp_{:010x}", Seed::new(0).with(version.as_bytes()).value() >> 24),
         limits,
+        sleep,
+        vocabulary: Mutex::default(),
     }
 }
 

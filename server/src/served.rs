@@ -1,11 +1,15 @@
-//! What is served: the configuration as all threads read it, never changed after the start.
+//! What is served: the configuration as all threads read it. But for sleeping and the memory behind
+//! `/detokenize`, it never changes after the start.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
 use llmsim_engine::text::responses::Responses;
+use llmsim_engine::text::token_ids::Vocabulary;
 use llmsim_engine::units::{SimSpan, Tokens};
 
 /// Everything that an answer depends on beside its request.
@@ -18,6 +22,47 @@ pub(crate) struct Served {
     /// `system_fingerprint`: the same as long as answers are.
     pub(crate) fingerprint: String,
     pub(crate) limits: Limits,
+    pub(crate) sleep: Arc<Sleep>,
+    /// Behind `/detokenize`; taken by helpers only.
+    pub(crate) vocabulary: Mutex<Vocabulary>,
+}
+
+/// Whether the server sleeps: the one thing here that a request can change.
+#[derive(Debug, Default)]
+pub(crate) struct Sleep(AtomicU8);
+
+impl Sleep {
+    pub(crate) fn set(&self, state: SleepState) {
+        let level = match state {
+            SleepState::Awake => 0,
+            SleepState::WeightsOffloaded => 1,
+            SleepState::DiscardAll => 2,
+        };
+        self.0.store(level, Ordering::Relaxed);
+    }
+
+    pub(crate) fn state(&self) -> SleepState {
+        match self.0.load(Ordering::Relaxed) {
+            0 => SleepState::Awake,
+            1 => SleepState::WeightsOffloaded,
+            _ => SleepState::DiscardAll,
+        }
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state() != SleepState::Awake
+    }
+}
+
+impl Served {
+    /// The model of requests that name none.
+    pub(crate) fn first_model(&self) -> &Model {
+        self.models.first().expect("a configuration has at least one model")
+    }
+
+    pub(crate) fn vocabulary(&self) -> MutexGuard<'_, Vocabulary> {
+        self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A model and the simulated GPUs behind it.

@@ -37,10 +37,22 @@ pub struct CacheConfig {
     pub gpu_memory_utilization: f64,
 }
 
+/// Whether the engines sleep: vLLM's `sleep_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SleepState {
+    /// They serve.
+    #[default]
+    Awake,
+    /// Level 1.
+    WeightsOffloaded,
+    /// Level 2.
+    DiscardAll,
+}
+
 /// vLLM's families for these engines; `now` is the Unix time in seconds.
-pub fn families(engines: &[EngineView<'_>], now: f64) -> Vec<Family> {
+pub fn families(engines: &[EngineView<'_>], sleep: SleepState, now: f64) -> Vec<Family> {
     let mut all = Vec::with_capacity(50);
-    let mut show = Shown { engines, all: &mut all };
+    let mut show = Shown { engines, sleep, all: &mut all };
     own(&mut show, now);
     old_spellings(&mut show);
     all
@@ -52,6 +64,7 @@ type Shows<'a> = &'a dyn Fn(&Reading) -> f64;
 /// Families under construction.
 struct Shown<'a> {
     engines: &'a [EngineView<'a>],
+    sleep: SleepState,
     all: &'a mut Vec<Family>,
 }
 
@@ -187,13 +200,19 @@ fn queues(show: &mut Shown<'_>) {
         "reason",
         &[("capacity", &|reading| reading.waiting as f64), ("deferred", &none)],
     );
+    let sleep = show.sleep;
+    let is = |state| move |_: &Reading| f64::from(u8::from(sleep == state));
     show.split(
         "vllm:engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
          weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
         Kind::Gauge,
         "sleep_state",
-        &[("awake", &|_| 1.0), ("weights_offloaded", &none), ("discard_all", &none)],
+        &[
+            ("awake", &is(SleepState::Awake)),
+            ("weights_offloaded", &is(SleepState::WeightsOffloaded)),
+            ("discard_all", &is(SleepState::DiscardAll)),
+        ],
     );
 }
 

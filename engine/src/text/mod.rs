@@ -18,4 +18,5 @@ pub mod script;
 pub mod stop;
 pub mod synthetic;
 pub mod template;
+pub mod token_ids;
 pub mod tokenizer;

@@ -9,9 +9,9 @@
 //! sent, unknown top-level fields are ignored (OpenAI refuses them, vLLM ignores them, and gateways
 //! add their own), and vLLM's fields are taken beside OpenAI's.
 
-mod body;
-mod fields;
-mod messages;
+pub(super) mod body;
+pub(super) mod fields;
+pub(super) mod messages;
 mod tools;
 mod vllm;
 

@@ -503,6 +503,14 @@ impl ApiError {
         error
     }
 
+    /// `POST /sleep` came, and `POST /wake_up` not yet.
+    pub fn asleep() -> Self {
+        let mut error =
+            Self::new(503, "server_error", "The engine is asleep: POST /wake_up first.".to_owned());
+        error.header = Some(ErrorHeader::RetryAfter { seconds: 1 });
+        error
+    }
+
     /// The server drains before it stops.
     pub fn shutting_down() -> Self {
         let mut error = Self::new(

@@ -12,5 +12,7 @@ pub mod error;
 mod json;
 pub mod json_guard;
 pub mod models;
+pub mod probes;
 pub mod sse;
+pub mod tokenize;
 pub mod usage;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use llmsim_engine::observe::family::{Family, Format};
-use llmsim_engine::observe::vllm::{CacheConfig, EngineView, families};
+use llmsim_engine::observe::vllm::{CacheConfig, EngineView, SleepState, families};
 use llmsim_engine::observe::{Figures, Reading, Recorder, Submitted, WindowSizes};
 use llmsim_engine::replay::{Scenario, When};
 use llmsim_engine::sim::scheduler::Gauges;
@@ -163,7 +163,8 @@ fn shown(scenario: &Scenario, reading: &Reading) -> Vec<Family> {
         prefix_caching: spec.prefix_caching,
         gpu_memory_utilization: 0.92,
     });
-    families(&[EngineView { model: "sim", replica: 0, reading, cache }], 1.0)
+    let engine = EngineView { model: "sim", replica: 0, reading, cache };
+    families(&[engine], SleepState::Awake, 1.0)
 }
 
 /// What a vLLM without LoRA and of this release does not show.

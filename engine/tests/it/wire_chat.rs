@@ -94,8 +94,10 @@ fn null_counts_as_not_sent_everywhere() {
         "kv_transfer_params",
         "include_reasoning",
     ];
+    let docs = include_str!("../../../docs/api.md");
     for name in names {
         taken(&with(&format!(r#""{name}":null"#)));
+        assert!(docs.contains(&format!("`{name}")), "docs/api.md says nothing of {name}");
     }
     let all: Vec<String> = names.iter().map(|name| format!(r#""{name}":null"#)).collect();
     assert_eq!(taken(&with(&all.join(","))), taken(&with(r#""x":0"#)));

@@ -69,6 +69,9 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     if let Err(error) = api::refuse_coding(head) {
         return Reply::Whole(api::error(&error));
     }
+    if io.served.sleep.is_asleep() {
+        return Reply::Whole(api::error(&ApiError::asleep()));
+    }
     let naming = Naming {
         id: if id.from_client {
             format!("chatcmpl-{}", id.as_str())
@@ -391,6 +394,8 @@ models:
                 stall: SimSpan::ZERO,
                 connections: 1,
             },
+            sleep: Arc::default(),
+            vocabulary: std::sync::Mutex::default(),
         })
     }
 

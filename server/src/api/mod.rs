@@ -6,6 +6,8 @@
 pub(crate) mod chat;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod probes;
+pub(crate) mod tokens;
 pub(crate) mod ui;
 
 use http::{Method, header};
@@ -25,7 +27,18 @@ pub(crate) enum Route {
     Model(String),
     Health,
     Version,
+    Load,
+    Loads,
+    ServerInfo,
+    ModelInfo,
+    HealthGenerate,
     ResetPrefixCache,
+    FlushCache,
+    IsSleeping,
+    Sleep,
+    WakeUp,
+    Tokenize,
+    Detokenize,
     Metrics,
     Summary,
     ResetSummary,
@@ -62,7 +75,19 @@ pub(crate) fn route(head: &Head) -> Route {
         // SageMaker's name for it.
         "/ping" => (GET_POST, Route::Health),
         "/version" => (GET, Route::Version),
+        "/load" => (GET, Route::Load),
         "/reset_prefix_cache" => (POST, Route::ResetPrefixCache),
+        "/is_sleeping" => (GET, Route::IsSleeping),
+        "/sleep" => (POST, Route::Sleep),
+        "/wake_up" => (POST, Route::WakeUp),
+        "/tokenize" => (POST, Route::Tokenize),
+        "/detokenize" => (POST, Route::Detokenize),
+        // SGLang's, in their former spelling too.
+        "/server_info" | "/get_server_info" => (GET, Route::ServerInfo),
+        "/model_info" | "/get_model_info" => (GET, Route::ModelInfo),
+        "/get_load" => (GET, Route::Loads),
+        "/health_generate" => (GET, Route::HealthGenerate),
+        "/flush_cache" => (GET_POST, Route::FlushCache),
         "/metrics" => (GET, Route::Metrics),
         "/metrics/summary" => (GET, Route::Summary),
         "/metrics/summary/reset" => (POST, Route::ResetSummary),
@@ -97,6 +122,17 @@ pub(crate) async fn answer(
         Route::Model(name) => models::card(&io.served, &name),
         Route::Health => health(io),
         Route::Version => Response::json(200, version().into_bytes()),
+        Route::Load => probes::load(io),
+        Route::Loads => probes::loads(io).await,
+        Route::ServerInfo => probes::server_info(io),
+        Route::ModelInfo => probes::model_info(io),
+        Route::HealthGenerate => probes::health_generate(io),
+        Route::FlushCache => probes::flush_cache(io),
+        Route::IsSleeping => probes::is_sleeping(io),
+        Route::Sleep => probes::sleep(io, head),
+        Route::WakeUp => probes::wake_up(io),
+        Route::Tokenize => tokens::tokenize(io, body).await,
+        Route::Detokenize => tokens::detokenize(io, body).await,
         Route::ResetPrefixCache => {
             io.reset_prefix_caches();
             Response::empty(200)
@@ -196,6 +232,17 @@ pub(crate) fn find_model<'a>(
         .iter()
         .find(|model| model.name == name)
         .ok_or_else(|| ApiError::model_not_found(name))
+}
+
+/// The model of that name, or as vLLM has it the first if there is no name.
+fn model_or_first<'a>(
+    served: &'a Served,
+    name: Option<&str>,
+) -> Result<&'a crate::served::Model, ApiError> {
+    match name {
+        Some(name) => find_model(served, name),
+        None => Ok(served.first_model()),
+    }
 }
 
 #[cfg(test)]

@@ -21,17 +21,21 @@ use llmsim_engine::observe::vllm::{CacheConfig, EngineView};
 use llmsim_engine::observe::{Delivered, Figures, Measure, Reading, WindowSizes, sim, vllm};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::{Bytes, SimSpan, SimTime, Tokens};
+use llmsim_engine::wire::probes::ReplicaLoad;
 
 use crate::args::{MetricsSettings, SummarySizes};
 use crate::clock::{self, Clock};
 use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
 use crate::metrics::record::{GpuShard, IoShard};
+use crate::served::Sleep;
 
 /// Everything that is observed of a server.
 #[derive(Debug)]
 pub(crate) struct Observatory {
     pub(super) clock: Clock,
+    /// Shared with those who serve.
+    pub(crate) sleep: Arc<Sleep>,
     pub(super) models: Vec<Model>,
     pub(super) seats: Vec<Observed>,
     pub(super) io: Vec<Arc<IoShard>>,
@@ -179,6 +183,7 @@ impl Observatory {
         let baseline = Baseline { at: now, seats: Vec::new(), delivered: Vec::new() };
         let observatory = Self {
             clock,
+            sleep: Arc::default(),
             seats,
             io,
             gpu,
@@ -339,6 +344,26 @@ impl Observatory {
         replicas
     }
 
+    /// Generations being served now.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.io.iter().map(|shard| shard.in_flight.get()).sum()
+    }
+
+    /// What each replica holds now.
+    pub(crate) fn loads(&self) -> Vec<ReplicaLoad> {
+        let load = |replica: Replica| {
+            let Replica { model, reading, .. } = replica;
+            let block = self.models[model].cache.map_or(0, |cache| cache.block_size.get());
+            let used = reading.usable_blocks.saturating_sub(reading.free_blocks);
+            ReplicaLoad {
+                requests: reading.held,
+                waiting: reading.waiting,
+                tokens: used * u64::from(block),
+            }
+        };
+        self.replicas().into_iter().map(load).collect()
+    }
+
     /// Adds up the replicas of each model.
     pub(super) fn by_model(&self, replicas: &[Replica]) -> Vec<Reading> {
         let mut models: Vec<_> =
@@ -363,7 +388,7 @@ impl Observatory {
                     cache: self.models[replica.model].cache,
                 })
                 .collect();
-            vllms = vllm::families(&engines, clock::unix_time());
+            vllms = vllm::families(&engines, self.sleep.state(), clock::unix_time());
         }
         let mut own = Vec::new();
         if self.settings.families.llm_sim {

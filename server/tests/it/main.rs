@@ -12,6 +12,7 @@ mod journal;
 mod live_cases;
 mod load;
 mod metrics;
+mod probes;
 mod scheduling;
 mod step_files;
 mod streams;

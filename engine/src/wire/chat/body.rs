@@ -82,8 +82,13 @@ pub(super) struct Raw<'a> {
     pub(super) include_reasoning: Json<'a>,
 }
 
-/// Parses a body behind the depth guard.
+/// Parses a chat request's body.
 pub(super) fn read(body: &[u8]) -> Result<Raw<'_>, ApiError> {
+    read_as(body)
+}
+
+/// Parses a body behind the depth guard. `T` must take fields of any type.
+pub(in crate::wire) fn read_as<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(ApiError::malformed_json("it is empty"));
     }
@@ -99,7 +104,7 @@ pub(super) fn read(body: &[u8]) -> Result<Raw<'_>, ApiError> {
     sonic_rs::from_slice(body).map_err(|error| refusal(&error))
 }
 
-/// Nothing in `Raw` refuses a type, so an error that is not about syntax is serde's
+/// No body's type refuses a type, so an error that is not about syntax is serde's
 /// `duplicate field`.
 fn refusal(error: &sonic_rs::Error) -> ApiError {
     let text = error.to_string();

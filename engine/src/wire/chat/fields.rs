@@ -9,9 +9,12 @@ use crate::wire::error::{ApiError, Bound};
 use crate::wire::json::{Json, Kind};
 
 /// A path for `param`; built only when a refusal needs it, except for constants.
-pub(super) type Path = Cow<'static, str>;
+pub(in crate::wire) type Path = Cow<'static, str>;
 
-pub(super) fn boolean(json: &Json<'_>, param: impl Into<Path>) -> Result<Option<bool>, ApiError> {
+pub(in crate::wire) fn boolean(
+    json: &Json<'_>,
+    param: impl Into<Path>,
+) -> Result<Option<bool>, ApiError> {
     match json {
         Json::Absent | Json::Null => Ok(None),
         Json::Bool(value) => Ok(Some(*value)),
@@ -67,7 +70,7 @@ pub(super) fn decimal(
     Ok(Some(value))
 }
 
-pub(super) fn string<'a>(
+pub(in crate::wire) fn string<'a>(
     json: Json<'a>,
     param: impl Into<Path>,
 ) -> Result<Option<Cow<'a, str>>, ApiError> {

@@ -62,11 +62,11 @@ impl Role {
 /// The most messages of one request: a bound on our memory that no conversation reaches.
 const MAX_MESSAGES: usize = 65_536;
 
-pub(super) type RawMessages<'a> = Shaped<'a, RawMessage<'a>>;
+pub(in crate::wire) type RawMessages<'a> = Shaped<'a, RawMessage<'a>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
-pub(super) struct RawMessage<'a> {
+pub(in crate::wire) struct RawMessage<'a> {
     #[serde(default)]
     role: Json<'a>,
     #[serde(default)]
@@ -96,7 +96,7 @@ impl Shape for RawPart<'_> {
     }
 }
 
-pub(super) fn check(raw: RawMessages<'_>) -> Result<Vec<Message<'_>>, ApiError> {
+pub(in crate::wire) fn check(raw: RawMessages<'_>) -> Result<Vec<Message<'_>>, ApiError> {
     let items = match raw {
         Shaped::Array(items) => items,
         other if other.is_absent() => return Err(ApiError::missing("messages")),

@@ -1,0 +1,168 @@
+//! What routers, gateways and load generators ask beside OpenAI's API.
+
+use crate::client::{Client, post, streaming, whole};
+use crate::fixture::{self, DEFAULT_TEXT};
+
+/// The numbers of `"tokens":[...]`.
+fn tokens_of(body: &str) -> &str {
+    let (_, rest) = body.split_once(r#""tokens":["#).unwrap_or_else(|| panic!("{body}"));
+    rest.split_once(']').unwrap().0
+}
+
+#[test]
+fn a_text_comes_back_from_its_token_ids() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut ask = |path: &str, body: &str| {
+        client.post(path, body);
+        let response = client.response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.text().to_owned()
+    };
+    let text = r#"One two,\nthree \u4f60\u597d 12345"#;
+    let request = format!(r#"{{"model":"batched","prompt":"{text}","return_token_strs":true}}"#);
+    let answer = ask("/tokenize", &request);
+    assert!(answer.starts_with(r#"{"count":11,"max_model_len":4096,"tokens":["#), "{answer}");
+    let pieces = r#""token_strs":["One"," two",",","\n","three"," ","你","好"," ","123","45"]}"#;
+    assert!(answer.ends_with(pieces), "{answer}");
+    let ids = tokens_of(&answer);
+    let back = ask("/detokenize", &format!(r#"{{"tokens":[{ids}]}}"#));
+    assert_eq!(back, r#"{"prompt":"One two,\nthree 你好 12345"}"#);
+    // The same ids from a server that has never seen the text.
+    let other = fixture::start();
+    let mut client = Client::new(&other);
+    client.post("/tokenize", &request);
+    assert_eq!(tokens_of(client.response().text()), ids);
+}
+
+#[test]
+fn a_chat_has_as_many_tokens_as_its_usage_says() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (extra, count) in [("", 8), (r#","add_generation_prompt":false"#, 5)] {
+        let messages = r#""messages":[{"role":"user","content":"Hello"}]"#;
+        client.post("/tokenize", &format!("{{{messages}{extra}}}"));
+        let answer = client.response();
+        // Without a model, the first one's.
+        let start = format!(r#"{{"count":{count},"max_model_len":100000,"tokens":["#);
+        assert!(answer.text().starts_with(&start), "{}", answer.text());
+        assert!(answer.text().ends_with(r#"],"token_strs":null}"#), "{}", answer.text());
+    }
+    assert!(client.chat(&whole("instant", "Hello")).text().contains(r#""prompt_tokens":8,"#));
+}
+
+#[test]
+fn what_cannot_be_tokenized_is_refused() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (path, body, status, words) in [
+        ("/tokenize", "{}", 400, "missing_required_parameter"),
+        ("/tokenize", r#"{"prompt":5}"#, 400, r#""param":"prompt""#),
+        ("/tokenize", r#"{"messages":[]}"#, 400, "empty_array"),
+        ("/tokenize", r#"{"model":"none","prompt":"x"}"#, 404, "model_not_found"),
+        ("/tokenize", "{", 400, "could not parse"),
+        ("/detokenize", "{}", 400, r#""param":"tokens""#),
+        ("/detokenize", r#"{"tokens":"x"}"#, 400, "array of token ids"),
+        ("/detokenize", r#"{"tokens":[-1]}"#, 400, "array of token ids"),
+        ("/detokenize", r#"{"tokens":[5,7]}"#, 400, r#""param":"tokens[0]""#),
+    ] {
+        client.post(path, body);
+        let response = client.response();
+        assert_eq!(response.status, status, "{path} {body}: {}", response.text());
+        assert!(response.text().contains(words), "{path} {body}: {}", response.text());
+    }
+    client.post("/detokenize", r#"{"tokens":[]}"#);
+    assert_eq!(client.response().text(), r#"{"prompt":""}"#);
+}
+
+#[test]
+fn a_sleeping_server_refuses_work_until_it_is_woken() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    assert_eq!(client.get("/is_sleeping").text(), r#"{"is_sleeping":false}"#);
+    assert_eq!(client.get("/health_generate").status, 200);
+    for (query, state) in [("", "weights_offloaded"), ("?level=2&mode=wait", "discard_all")] {
+        client.post(&format!("/sleep{query}"), "");
+        assert_eq!(client.response().status, 200);
+        assert_eq!(client.get("/is_sleeping").text(), r#"{"is_sleeping":true}"#);
+        let refused = client.chat(&streaming("batched", "x"));
+        assert_eq!(refused.status, 503);
+        assert!(refused.header("retry-after").is_some());
+        assert!(refused.text().contains("/wake_up"));
+        // Alive, but not ready for work.
+        assert_eq!(client.get("/health").status, 200);
+        assert_eq!(client.get("/health_generate").status, 503);
+        let metrics = client.get("/metrics").text().to_owned();
+        let states = metrics.lines().filter(|line| {
+            line.starts_with("vllm:engine_sleep_state{") && line.contains(r#""batched""#)
+        });
+        let on: Vec<&str> = states.filter(|line| line.ends_with(" 1.0")).collect();
+        assert!(matches!(on[..], [line] if line.contains(state)), "{on:?}");
+        client.post("/wake_up?tags=weights", "");
+        assert_eq!(client.response().status, 200);
+        assert_eq!(client.chat(&streaming("batched", "x")).streamed_text(), DEFAULT_TEXT);
+    }
+    client.post("/sleep?level=9", "");
+    assert_eq!(client.response().status, 400);
+}
+
+#[test]
+fn requests_in_flight_are_the_load() {
+    let server = fixture::start();
+    let mut asking = Client::new(&server);
+    let mut client = Client::new(&server);
+    assert_eq!(client.get("/load").text(), r#"{"server_load":0}"#);
+    // Half a minute of it: 5 ms for a token.
+    let long =
+        streaming("batched", "[long] x").replace("\"stream\"", "\"max_tokens\":4000,\"stream\"");
+    asking.post("/v1/chat/completions", &long);
+    assert_eq!(asking.head().0, 200);
+    asking.chunk();
+    assert_eq!(client.get("/load").text(), r#"{"server_load":1}"#);
+    let mut loads = String::new();
+    fixture::wait_until(&server, "tokens in the KV cache", |_| {
+        loads = client.get("/get_load").text().to_owned();
+        loads.contains(r#""num_reqs":1,"num_waiting_reqs":0,"#)
+            && !loads.contains(r#""num_reqs":1,"num_waiting_reqs":0,"num_tokens":0"#)
+    });
+    assert!(loads.starts_with(r#"[{"dp_rank":0,"num_reqs":"#), "{loads}");
+    assert_eq!(loads.matches(r#""num_reqs":1"#).count(), 1, "{loads}");
+}
+
+#[test]
+fn the_server_says_what_it_is_under_all_its_names() {
+    let server = fixture::start_with(|settings| settings.config.models.rotate_right(1));
+    let mut client = Client::new(&server);
+    for path in ["/server_info", "/get_server_info", "/server_info?config_format=json"] {
+        let info = client.get(path);
+        assert_eq!(info.status, 200);
+        for member in [
+            r#""served_model_name":"batched""#,
+            r#""dp_size":1"#,
+            r#""context_length":4096"#,
+            r#""max_prefill_tokens":16384"#,
+            r#""max_running_requests":1024"#,
+            // 300,000 blocks of 16, of which one is a placeholder.
+            r#""max_total_tokens":4799984"#,
+        ] {
+            assert!(info.text().contains(member), "{member}: {}", info.text());
+        }
+    }
+    for path in ["/model_info", "/get_model_info"] {
+        let info = client.get(path);
+        assert!(info.text().starts_with(r#"{"model_path":"batched""#), "{}", info.text());
+        assert!(info.text().contains(r#""is_generation":true"#));
+    }
+    let version = format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+    assert_eq!(client.get("/version").text(), version);
+    for request in [
+        "GET /ping HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        post("/ping", ""),
+        "GET /flush_cache HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        post("/flush_cache", ""),
+        post("/reset_prefix_cache", ""),
+    ] {
+        client.send(&request);
+        assert_eq!(client.response().status, 200, "{request}");
+    }
+}
