@@ -53,6 +53,45 @@ pub struct Settings {
     pub summary: SummarySizes,
     /// What `/metrics` shows, and when the server says that it is late.
     pub metrics: MetricsSettings,
+    /// `--api-key`: what clients must show under `/v1`; nothing if there are none.
+    pub api_keys: ApiKeys,
+}
+
+/// Keys of the clients. Their text stays out of logs and debug output.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ApiKeys(Vec<String>);
+
+impl ApiKeys {
+    /// These keys, none of them empty.
+    pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
+        Self(keys.into_iter().filter(|key| !key.is_empty()).collect())
+    }
+
+    /// How many there are; with none, everyone is let in.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether everyone is let in.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `key` is one of them. Takes as long for a wrong key as for a nearly right one.
+    pub fn has(&self, key: &str) -> bool {
+        let same = |known: &String| {
+            let bytes = known.bytes().zip(key.bytes());
+            let differences = bytes.fold(0, |all, (one, other)| all | (one ^ other));
+            known.len() == key.len() && std::hint::black_box(differences) == 0
+        };
+        self.0.iter().fold(false, |found, known| found | same(known))
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiKeys({} of them)", self.len())
+    }
 }
 
 /// The configuration files, by the names that the user gave: paths or `builtin:NAME`.
@@ -243,6 +282,11 @@ struct LowArgs {
     /// Port to listen on; 0 lets the system choose [default: 8080] [LLM_SIM_PORT]
     #[arg(long, value_name = "PORT", help_heading = "Network")]
     port: Option<u16>,
+
+    /// A key that clients must send to use /v1, as `Authorization: Bearer KEY`; may be given several
+    /// times [default: none, everyone may] [LLM_SIM_API_KEY, with commas between]
+    #[arg(long = "api-key", value_name = "KEY", help_heading = "Network")]
+    api_keys: Vec<String>,
 
     /// Open connections, above which new ones are refused [default: 16384] [LLM_SIM_MAX_CONNECTIONS]
     #[arg(long, value_name = "N", help_heading = "Network")]
@@ -471,11 +515,12 @@ impl Settings {
                 .or_variable(low.fidelity_window, "LLM_SIM_FIDELITY_WINDOW")?
                 .map_or(usual.fidelity_window, |time| time.0),
         };
+        let api_keys = from.api_keys(low.api_keys)?;
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
         // Last, so that a mistyped flag is told before a file is read.
         let config = commands::load(&files).map_err(Mistake)?;
-        Ok(Self { config, files, host, port, threads, limits, logs, summary, metrics })
+        Ok(Self { config, files, host, port, threads, limits, logs, summary, metrics, api_keys })
     }
 }
 
@@ -509,6 +554,19 @@ impl Flags<'_> {
             },
             Some(Err(_)) => Err(Mistake(format!("the variable {name} is not valid Unicode"))),
         }
+    }
+
+    fn api_keys(&self, typed: Vec<String>) -> Result<ApiKeys, Mistake> {
+        if typed.iter().any(String::is_empty) {
+            return Err(Mistake("--api-key is empty: leave it out to let everyone in".to_owned()));
+        }
+        let keys = match self.or_variable(None::<String>, "LLM_SIM_API_KEY")? {
+            Some(keys) if typed.is_empty() => {
+                keys.split(',').map(|key| key.trim().to_owned()).collect()
+            }
+            _ => typed,
+        };
+        Ok(ApiKeys::new(keys))
     }
 
     fn files(&self, typed: LowFiles) -> Result<Files, Mistake> {
@@ -702,6 +760,21 @@ mod tests {
             let mistake = command("", &[(variable, value)]).unwrap_err();
             assert!(mistake.contains(words), "{variable}={value}: {mistake}");
         }
+    }
+
+    #[test]
+    fn keys_come_from_flags_or_the_variable_and_are_never_shown() {
+        let variables = [("LLM_SIM_API_KEY", "sk-one, sk-two")];
+        let keys = settings("", &variables).api_keys;
+        assert!(keys.has("sk-one") && keys.has("sk-two"));
+        for wrong in ["", "sk-", "sk-one, sk-two", "sk-onE", "sk-one ", "sk-three"] {
+            assert!(!keys.has(wrong), "{wrong}");
+        }
+        let keys = settings("--api-key a --api-key b", &variables).api_keys;
+        assert!(keys.has("a") && keys.has("b") && !keys.has("sk-one"));
+        assert_eq!(format!("{keys:?}"), "ApiKeys(2 of them)");
+        assert!(settings("", &[("LLM_SIM_API_KEY", "")]).api_keys.is_empty());
+        assert!(command("--api-key=", &[]).unwrap_err().contains("--api-key is empty"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::SimSpan;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::args::{IoDriver, Pinning, Priority, Settings};
+use crate::args::{ApiKeys, IoDriver, Pinning, Priority, Settings};
 use crate::clock::{self, Clock};
 use crate::drain::{self, Control};
 use crate::gpu_thread::{GpuThread, Seat};
@@ -158,6 +158,7 @@ impl Server {
                 stall: span(settings.limits.write_timeout),
                 connections,
             },
+            settings.api_keys,
             Arc::clone(&observatory.sleep),
         ));
 
@@ -426,6 +427,7 @@ fn serve(
     gpus: &[Gpu],
     topology: &Topology,
     limits: Limits,
+    api_keys: ApiKeys,
     sleep: Arc<Sleep>,
 ) -> Served {
     let mut homes: Vec<Vec<Home>> = config.models.iter().map(|_| Vec::new()).collect();
@@ -447,6 +449,7 @@ fn serve(
         started: clock::unix_seconds(),
         fingerprint: format!("fp_{:010x}", Seed::new(0).with(version.as_bytes()).value() >> 24),
         limits,
+        api_keys,
         sleep,
         vocabulary: Mutex::default(),
     }
@@ -470,6 +473,11 @@ fn describe(
         bytes => format!("{} KiB", bytes / 1024),
     };
     log.push(format!("limits: {} open files, locked memory {locked}", open_files.soft));
+    match settings.api_keys.len() {
+        0 => {}
+        1 => log.push("API keys: 1, needed under /v1".to_owned()),
+        many => log.push(format!("API keys: {many}, one of them needed under /v1")),
+    }
     for model in &settings.config.models {
         let engine = match &model.engine {
             EngineSpec::Instant => "instant".to_owned(),

@@ -12,6 +12,8 @@ use llmsim_engine::text::responses::Responses;
 use llmsim_engine::text::token_ids::Vocabulary;
 use llmsim_engine::units::{SimSpan, Tokens};
 
+use crate::args::ApiKeys;
+
 /// Everything that an answer depends on beside its request.
 #[derive(Debug)]
 pub(crate) struct Served {
@@ -22,6 +24,7 @@ pub(crate) struct Served {
     /// `system_fingerprint`: the same as long as answers are.
     pub(crate) fingerprint: String,
     pub(crate) limits: Limits,
+    pub(crate) api_keys: ApiKeys,
     pub(crate) sleep: Arc<Sleep>,
     /// Behind `/detokenize`; taken by helpers only.
     pub(crate) vocabulary: Mutex<Vocabulary>,

@@ -112,6 +112,14 @@ class Answers(unittest.TestCase):
         answer = self.chat(extra_body={"some_gateways_own_field": {"a": 1}})
         self.assertEqual(answer.choices[0].message.content, DEFAULT)
 
+    def test_a_stop_string_cuts_the_answer(self):
+        for stop in ("e fo", ["nothing", "e fo"]):
+            answer = self.chat(stop=stop)
+            self.assertEqual(answer.choices[0].message.content, "One two thre")
+            self.assertEqual(answer.choices[0].finish_reason, "stop")
+            # The token that completes it counts.
+            self.assertEqual(answer.usage.completion_tokens, 4)
+
     def test_a_conversation(self):
         def hold():
             messages = [{"role": "system", "content": "You know the classics."}]

@@ -394,6 +394,7 @@ models:
                 stall: SimSpan::ZERO,
                 connections: 1,
             },
+            api_keys: crate::args::ApiKeys::default(),
             sleep: Arc::default(),
             vocabulary: std::sync::Mutex::default(),
         })

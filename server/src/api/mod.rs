@@ -13,6 +13,7 @@ pub(crate) mod ui;
 use http::{Method, header};
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 
+use crate::args::ApiKeys;
 use crate::http::head::{self, BadHead, Head, MAX_HEAD};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -116,6 +117,9 @@ pub(crate) async fn answer(
     id: &RequestId,
 ) -> Reply {
     let (method, path) = (head.method.as_str(), head.uri.path());
+    if let Err(refusal) = check_key(&io.served.api_keys, head) {
+        return Reply::Whole(error(&refusal).header("www-authenticate", "Bearer"));
+    }
     Reply::Whole(match route {
         Route::Chat => return chat::answer(io, head, body, id).await,
         Route::Models => models::list(&io.served),
@@ -167,6 +171,24 @@ pub(crate) fn bad_head(bad: BadHead) -> ApiError {
         417 => ApiError::expectation_failed("an unknown one"),
         505 => ApiError::http_version_not_supported(),
         _ => ApiError::malformed_http(bad.message),
+    }
+}
+
+/// With keys on, everything under `/v1` wants one, but a browser's question whether it may.
+fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
+    let path = head.uri.path();
+    let is_open = !(path == "/v1" || path.starts_with("/v1/")) || head.method == Method::OPTIONS;
+    if keys.is_empty() || is_open {
+        return Ok(());
+    }
+    let bearer = head::text(&head.headers, header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    match bearer {
+        Some(key) if keys.has(key) => Ok(()),
+        Some(key) if !key.is_empty() => Err(ApiError::wrong_api_key(key)),
+        _ => Err(ApiError::missing_api_key()),
     }
 }
 

@@ -7,7 +7,7 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::units::SimSpan;
 use llmsimulator::args::{
-    Files, IoDriver, Limits, Logs, MetricsSettings, Pinning, Priority, Settings, Spin,
+    ApiKeys, Files, IoDriver, Limits, Logs, MetricsSettings, Pinning, Priority, Settings, Spin,
     SummarySizes, Threads,
 };
 use llmsimulator::boot::Server;
@@ -92,6 +92,7 @@ pub(crate) fn settings() -> Settings {
             rate_window: Duration::from_secs(60),
         },
         metrics: MetricsSettings::default(),
+        api_keys: ApiKeys::default(),
     }
 }
 

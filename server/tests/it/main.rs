@@ -9,6 +9,7 @@ mod fixture;
 mod http;
 mod identity;
 mod journal;
+mod keys;
 mod live_cases;
 mod load;
 mod metrics;
