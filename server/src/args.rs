@@ -342,8 +342,8 @@ struct LowArgs {
     #[arg(long, value_enum, value_name = "DRIVER", help_heading = "Threads")]
     io_driver: Option<IoDriver>,
 
-    /// Write the inputs of every simulated GPU to FILE, for `llmsimulator replay`
-    /// [LLM_SIM_JOURNAL]
+    /// Write the inputs of every simulated GPU to FILE, or FILE.MODEL.REPLICA if there are several,
+    /// for `llmsimulator replay` [LLM_SIM_JOURNAL]
     #[arg(long, value_name = "FILE", help_heading = "Logs")]
     journal: Option<PathBuf>,
 

@@ -3,12 +3,12 @@
 //! A live thread writes down each input with the time that it told the engine; replayed offline,
 //! the same inputs give the same events, byte for byte. It opens no file: lines are appended to a
 //! string that the caller writes and clears. The invariant: what is written parses back to an equal
-//! value, and times never run back.
+//! value, times never run back, and what is incomplete says so and is not replayed.
 //!
 //! Inputs: `submit NS ID prompt=N max=N [stop=N] [priority=N] [chain=HEX,HEX,…]`, `cancel NS ID`,
 //! `reset NS`, `advance NS`. Events: `NS ID admitted CACHED`, `… resumed CACHED`, `… preempted`,
-//! `… token INDEX [stop|length]`, `… refused WHY`. Blank lines and lines that begin with `#` say
-//! nothing.
+//! `… token INDEX [stop|length]`, `… refused WHY`. In both, `gap N` stands where N lines were lost.
+//! Blank lines and lines that begin with `#` say nothing.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -134,6 +134,12 @@ pub fn write_refusal(text: &mut String, at: SimTime, job: JobId, why: Refusal) {
     line(text, format_args!("{} {job} refused {}", at.as_ns(), why.as_str()));
 }
 
+/// Appends the line that says that so many lines are missing here. Neither [`parse_inputs`] nor
+/// [`parse_events`] reads beyond it.
+pub fn write_gap(text: &mut String, lines: u64) {
+    line(text, format_args!("gap {lines}"));
+}
+
 /// Reads the happenings of an event log.
 ///
 /// # Errors
@@ -203,7 +209,18 @@ fn said_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.filter(|(_, said)| !said.is_empty() && !said.starts_with('#'))
 }
 
+fn complain_of_gap(said: &str) -> Result<(), String> {
+    match said.strip_prefix("gap ") {
+        Some(lines) => Err(format!(
+            "{lines} lines are missing here: the disk was slower than the run, which cannot be \
+             replayed"
+        )),
+        None => Ok(()),
+    }
+}
+
 fn parse_input(said: &str) -> Result<Input, String> {
+    complain_of_gap(said)?;
     let mut words = said.split_whitespace();
     let verb = words.next().unwrap_or_default();
     let at = SimTime::from_ns(number(words.next(), "a time in ns")?);
@@ -258,6 +275,7 @@ fn parse_chain(value: &str) -> Result<Vec<BlockHash>, String> {
 }
 
 fn parse_happening(said: &str) -> Result<Happening, String> {
+    complain_of_gap(said)?;
     let mut words = said.split_whitespace();
     let at = SimTime::from_ns(number(words.next(), "a time in ns")?);
     let job = JobId(number(words.next(), "a job id")?);

@@ -10,6 +10,7 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::journal;
 
 use crate::args::Files;
+use crate::journal::percent_encoded;
 
 /// What to replay.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ fn model<'a>(config: &'a Config, options: &Options) -> Result<&'a ModelSpec, Str
     let file = options.journal.file_name().unwrap_or_default().to_string_lossy();
     let stem = file.rsplit_once('.').map_or("", |(stem, _)| stem);
     timed()
-        .filter(|model| stem.ends_with(&format!(".{}", model.name.replace('/', "_"))))
+        .filter(|model| stem.ends_with(&format!(".{}", percent_encoded(&model.name))))
         .max_by_key(|model| model.name.len())
         .ok_or_else(|| {
             format!("{file}: whose journal is this? Name its model with --model: {}", names())

@@ -233,8 +233,8 @@ fn replay_prints_the_events_of_a_journal_or_compares_them() {
     // 5 tokens of prompt at 1,000 a second, then one each 10 ms; `b` is twice as fast.
     let inputs = "submit 1000000 7 prompt=5 max=9 stop=2\n";
     let events = "1000000 7 admitted 0\n6000000 7 token 1\n16000000 7 token 2 stop\n";
-    let journal = directory.file("run.org_a.0", inputs);
-    let log = directory.file("run.org_a.0.events", events);
+    let journal = directory.file("run.org%2Fa.0", inputs);
+    let log = directory.file("run.org%2Fa.0.events", events);
     let replay = |more: &[&str]| run(&[&["replay", "--models", &models][..], more].concat());
 
     let printed = replay(&[&journal]);
@@ -247,7 +247,7 @@ fn replay_prints_the_events_of_a_journal_or_compares_them() {
     let differs = replay(&[&journal, "--events", &log, "--model", "b"]);
     assert_eq!(differs.status.code(), Some(1), "{differs:?}");
     let told = stderr(&differs);
-    assert!(told.contains("run.org_a.0.events:3: the replay differs"), "{told}");
+    assert!(told.contains("run.org%2Fa.0.events:3: the replay differs"), "{told}");
     assert!(told.contains("16000000 7 token 2 stop"), "{told}");
     assert!(told.contains("11000000 7 token 2 stop"), "{told}");
 

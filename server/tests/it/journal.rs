@@ -58,7 +58,7 @@ fn live_and_offline(name: &str, overhead: SimSpan) {
     client.chat(&whole("batched", "x"));
     server.stop(Duration::from_secs(60));
 
-    for (model, file) in [("org/paced", "run.org_paced.0"), ("batched", "run.batched.0")] {
+    for (model, file) in [("org/paced", "run.org%2Fpaced.0"), ("batched", "run.batched.0")] {
         let inputs = std::fs::read_to_string(directory.join(file)).unwrap();
         let events = std::fs::read_to_string(directory.join(format!("{file}.events"))).unwrap();
         let (_, spec) = specs.iter().find(|(name, _)| name == model).unwrap();
