@@ -7,6 +7,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
 
 /// The text of the built-in file `name`, or `None` if there is none of that name.
 pub fn builtin(name: &str) -> Option<&'static str> {
@@ -47,6 +48,7 @@ pub struct ReadError {
 enum Reason {
     NoSuchBuiltin(String),
     Io(io::Error),
+    NamedPipe,
     TooLarge,
     NotUtf8 { line: usize },
     Utf16,
@@ -73,6 +75,12 @@ pub fn read(name: &str) -> Result<Text, ReadError> {
 
 fn read_file(path: &str) -> Result<String, Reason> {
     let mut bytes = Vec::new();
+    // Opening one waits for a writer, perhaps forever. Those of a shell (`<(...)`, /dev/stdin) have
+    // one.
+    let is_pipe = |it: std::fs::Metadata| it.file_type().is_fifo();
+    if !path.starts_with("/dev/") && std::fs::metadata(path).is_ok_and(is_pipe) {
+        return Err(Reason::NamedPipe);
+    }
     let file = File::open(path).map_err(Reason::Io)?;
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Reason::Io)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -109,6 +117,9 @@ impl fmt::Display for ReadError {
                 }
                 Ok(())
             }
+            Reason::NamedPipe => {
+                write!(f, "{name}: is a named pipe; name a file, or /dev/stdin and pipe into it")
+            }
             Reason::TooLarge => {
                 write!(f, "{name}: is larger than {} MiB, the most that is read", MAX_BYTES >> 20)
             }
@@ -132,6 +143,15 @@ mod tests {
             let file = read(&format!("builtin:{name}")).unwrap();
             assert_eq!(Some(file.text.as_str()), builtin(name));
         }
+    }
+
+    #[test]
+    fn a_named_pipe_that_nobody_writes_to_is_refused_and_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("llmsim-pipe-{}", std::process::id()));
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = read(path.to_str().unwrap()).unwrap_err().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains("is a named pipe"), "{error}");
     }
 
     #[test]

@@ -375,6 +375,7 @@ What GET /metrics/summary remembers of each model has variables only:
   LLM_SIM_SUMMARY_REQUEST_SAMPLES  requests whose values are kept [default: 10000]
   LLM_SIM_SUMMARY_TOKEN_SAMPLES    tokens whose ITL and lag are kept [default: 100000]
   LLM_SIM_SUMMARY_RATE_SECONDS     seconds that throughput is averaged over [default: 60]
+At most 10000000 samples are kept; their memory is taken at the start.
 
 A TIME is 30s, 500ms or 2m; a bare number is in seconds. The format of the config files is in
 docs/schema.md.";
@@ -457,10 +458,10 @@ impl Command {
             }
             None => {}
         }
-        if low.check {
-            return Ok(Self::Check(from.files(low.files)?));
-        }
-        Settings::from_low(low, from).map(|settings| Self::Serve(Box::new(settings)))
+        let only_checks = low.check;
+        // What would keep the server from starting is a mistake for the check too.
+        let settings = Settings::from_low(low, from)?;
+        Ok(if only_checks { Self::Check(settings.files) } else { Self::Serve(Box::new(settings)) })
     }
 }
 
@@ -473,6 +474,10 @@ impl Settings {
         let time = |value: Option<Time>, variable: &str, default: u64| {
             let value = from.or_variable(value, variable)?;
             Ok::<_, Mistake>(value.map_or(Duration::from_secs(default), |time| time.0))
+        };
+        let samples = |variable: &str, default: usize| {
+            let value = from.or_variable(None, variable)?;
+            Ok::<_, Mistake>(value.map_or(default, |Samples(count)| count))
         };
         let limits = Limits {
             max_connections: count(low.max_connections, "LLM_SIM_MAX_CONNECTIONS", 16_384)?,
@@ -501,8 +506,8 @@ impl Settings {
             trace: from.or_variable(low.trace, "LLM_SIM_TRACE")?,
         };
         let summary = SummarySizes {
-            request_samples: count(None, "LLM_SIM_SUMMARY_REQUEST_SAMPLES", 10_000)?,
-            token_samples: count(None, "LLM_SIM_SUMMARY_TOKEN_SAMPLES", 100_000)?,
+            request_samples: samples("LLM_SIM_SUMMARY_REQUEST_SAMPLES", 10_000)?,
+            token_samples: samples("LLM_SIM_SUMMARY_TOKEN_SAMPLES", 100_000)?,
             rate_window: time(None, "LLM_SIM_SUMMARY_RATE_SECONDS", 60)?,
         };
         let usual = MetricsSettings::default();
@@ -629,7 +634,7 @@ macro_rules! from_text_as_parsed {
     )*};
 }
 
-from_text_as_parsed!(Count, Time, CpuSet, MetricFamilies);
+from_text_as_parsed!(Count, Samples, Time, CpuSet, MetricFamilies);
 
 /// At least one of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -641,6 +646,20 @@ impl FromStr for Count {
         match text.parse::<u32>() {
             Ok(count) if count > 0 => Ok(Self(count as usize)),
             _ => Err("must be a whole number from 1 to 4294967295".to_owned()),
+        }
+    }
+}
+
+/// Samples that are kept for each model, in memory that is taken at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Samples(usize);
+
+impl FromStr for Samples {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(count @ 1..=10_000_000) => Ok(Self(count)),
+            _ => Err("must be a whole number from 1 to 10000000".to_owned()),
         }
     }
 }
@@ -753,12 +772,15 @@ mod tests {
             ("LLM_SIM_PORT", "http", "LLM_SIM_PORT is `http`: must be a port"),
             ("LLM_SIM_SPIN", "maybe", "must be one of auto, never, always"),
             ("LLM_SIM_SUMMARY_REQUEST_SAMPLES", "0", "must be a whole number from 1"),
+            ("LLM_SIM_SUMMARY_TOKEN_SAMPLES", "4000000000", "number from 1 to 10000000"),
             ("LLM_SIM_DRAIN_TIMEOUT", "soon", "for example 30s"),
             ("LLM_SIM_METRICS", "vllm,tgi", "must be vllm, llm_sim, or both"),
             ("LLM_SIM_MODELS", "no/such.yml", "no/such.yml: cannot be read"),
         ] {
-            let mistake = command("", &[(variable, value)]).unwrap_err();
-            assert!(mistake.contains(words), "{variable}={value}: {mistake}");
+            for line in ["", "--check"] {
+                let mistake = command(line, &[(variable, value)]).unwrap_err();
+                assert!(mistake.contains(words), "{line} {variable}={value}: {mistake}");
+            }
         }
     }
 
