@@ -170,11 +170,13 @@ struct Arrival {
 const HASH_ID_TOKENS: u64 = 512;
 
 impl Arrival {
-    /// `None` if the context leaves no room for an answer.
+    /// `None` if prompt and answer together are longer than the context: the server's 400.
     fn job(&self, index: usize, spec: &ModelSpec) -> Option<Job> {
-        let room = spec.context_length.get().checked_sub(self.prompt).filter(|&room| room > 0)?;
-        let asked = self.max_tokens.unwrap_or(self.output);
-        let max_tokens = asked.min(room);
+        let room = spec.context_length.get().checked_sub(self.prompt)?;
+        let max_tokens = self.max_tokens.unwrap_or(self.output);
+        if max_tokens > room {
+            return None;
+        }
         Some(Job {
             id: JobId(index as u64),
             prompt: Tokens::new(self.prompt),
@@ -353,7 +355,7 @@ fn write_result(
         arrival.prompt
     )?;
     let Some(result) = result else {
-        return writeln!(out, ",\"output_tokens\":0,\"refused\":\"prompt_too_long\"}}");
+        return writeln!(out, ",\"output_tokens\":0,\"refused\":\"context_length_exceeded\"}}");
     };
     write!(out, ",\"output_tokens\":{}", result.tokens)?;
     match result.outcome {
@@ -555,15 +557,18 @@ models:
     }
 
     #[test]
-    fn a_prompt_that_leaves_no_room_is_refused_and_an_answer_is_cut_at_the_context() {
+    fn what_is_longer_than_the_context_is_refused_as_the_server_refuses_it() {
         check(
             "{\"arrival_ms\":0,\"model\":\"tiny\",\"prompt_tokens\":100,\"output_tokens\":1}
 {\"arrival_ms\":0,\"model\":\"tiny\",\"prompt_tokens\":99,\"output_tokens\":5}
+{\"arrival_ms\":0,\"model\":\"tiny\",\"prompt_tokens\":99,\"output_tokens\":1}
 ",
             "\
 {\"index\":0,\"model\":\"tiny\",\"arrival_ms\":0,\"prompt_tokens\":100,\"output_tokens\":0,\
-\"refused\":\"prompt_too_long\"}
-{\"index\":1,\"model\":\"tiny\",\"arrival_ms\":0,\"prompt_tokens\":99,\"output_tokens\":1,\
+\"refused\":\"context_length_exceeded\"}
+{\"index\":1,\"model\":\"tiny\",\"arrival_ms\":0,\"prompt_tokens\":99,\"output_tokens\":0,\
+\"refused\":\"context_length_exceeded\"}
+{\"index\":2,\"model\":\"tiny\",\"arrival_ms\":0,\"prompt_tokens\":99,\"output_tokens\":1,\
 \"finish\":\"length\",\"cached_tokens\":0,\"preemptions\":0,\"queue_ms\":0,\"ttft_ms\":0,\
 \"itl_mean_ms\":null,\"itl_max_ms\":null,\"e2e_ms\":0}
 ",
