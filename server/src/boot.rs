@@ -211,6 +211,10 @@ impl Server {
             drop(spawn(format!("helper-{number}"), move || helper_thread.run()));
         }
 
+        // Its own, so that a scrape never waits behind the parsing of long prompts.
+        let (metrics_helper, helper_thread) = helper::queue(connections);
+        drop(spawn("helper-metrics".to_owned(), move || helper_thread.run()));
+
         let (ended, io_ended) = channel::bounded(topology.io.len());
         let (driver_built, drivers) = channel::bounded(topology.io.len());
         let mut io_threads = Vec::new();
@@ -224,6 +228,7 @@ impl Server {
                 rings,
                 inboxes: inboxes.clone(),
                 helper: helper.clone(),
+                metrics_helper: metrics_helper.clone(),
                 control: Arc::clone(&control),
                 shard,
                 figures: observed.here[number].clone(),

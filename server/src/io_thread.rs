@@ -71,6 +71,8 @@ pub(crate) struct IoThread {
     /// One per GPU thread.
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     pub(crate) helper: Helper,
+    /// For the rendering of metrics.
+    pub(crate) metrics_helper: Helper,
     pub(crate) control: Arc<Control>,
     pub(crate) shard: Arc<IoShard>,
     /// Of the models that need no timeline, by the model's place: what this thread does of them.
@@ -85,6 +87,8 @@ pub(crate) struct Io {
     pub(crate) served: Arc<Served>,
     pub(crate) generations: RefCell<Generations>,
     pub(crate) helper: Helper,
+    /// For the rendering of metrics.
+    pub(crate) metrics_helper: Helper,
     pub(crate) observatory: Arc<Observatory>,
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
     inboxes: Vec<Arc<Inbox>>,
@@ -116,6 +120,10 @@ pub(crate) type Runtime =
 
 /// Sends for so many streams before other tasks of the thread get a turn: 0.7 ms.
 const SENDS_PER_TURN: usize = 128;
+
+/// Room for so many events is kept between answers that are made here: 1 MiB. What an answer of
+/// millions of tokens took beyond that is given back.
+const KEPT_EVENTS: usize = 16 * 1024;
 
 /// How often time-outs are looked at, and so how much later than asked they may come.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -158,6 +166,7 @@ impl IoThread {
             clock,
             generations: RefCell::new(Generations::new(number, clock, Arc::clone(&self.shard))),
             helper: self.helper,
+            metrics_helper: self.metrics_helper,
             observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
             inboxes,
@@ -371,6 +380,9 @@ impl Io {
                 }
                 recorder.settle();
                 generations.apply_and_send(address, &reports);
+                events.shrink_to(KEPT_EVENTS);
+                reports.clear();
+                reports.shrink_to(KEPT_EVENTS);
             }
         }
         Ok(address)

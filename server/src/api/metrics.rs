@@ -17,7 +17,7 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
     let accept = head::text(&head.headers, http::header::ACCEPT).unwrap_or_default();
     let format = Format::accepted(accept);
     let observatory = Arc::clone(&io.observatory);
-    let body = helper::run(&io.helper, move || observatory.scrape(format)).await;
+    let body = helper::run(&io.metrics_helper, move || observatory.scrape(format)).await;
     let content_type = format.content_type();
     Response { status: 200, content_type, body: body.into_bytes(), headers: Vec::new() }
 }
@@ -25,21 +25,21 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
 /// Exact percentiles over recent traffic.
 pub(crate) async fn summary(io: &Io) -> Response {
     let observatory = Arc::clone(&io.observatory);
-    let body = helper::run(&io.helper, move || observatory.summary()).await;
+    let body = helper::run(&io.metrics_helper, move || observatory.summary()).await;
     Response::json(200, body.into_bytes())
 }
 
 /// A fresh period begins.
 pub(crate) async fn reset(io: &Io) -> Response {
     let observatory = Arc::clone(&io.observatory);
-    helper::run(&io.helper, move || observatory.reset_summary()).await;
+    helper::run(&io.metrics_helper, move || observatory.reset_summary()).await;
     Response::json(200, b"{\"status\":\"ok\"}".to_vec())
 }
 
 /// One event of the live feed, framed.
 pub(crate) async fn live_event(io: &Io) -> Vec<u8> {
     let observatory = Arc::clone(&io.observatory);
-    let json = helper::run(&io.helper, move || observatory.live()).await;
+    let json = helper::run(&io.metrics_helper, move || observatory.live()).await;
     let mut event = Vec::with_capacity(json.len() + 8);
     event.extend_from_slice(b"data: ");
     event.extend_from_slice(json.as_bytes());
