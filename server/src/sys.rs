@@ -28,6 +28,17 @@ pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize
     (&*SockRef::from(&descriptor(stream))).read(buffer)
 }
 
+/// Whether the other side has closed or broken the connection, even if bytes that came before that
+/// are not read yet; never waits.
+pub(crate) fn has_hung_up(stream: &TcpStream) -> bool {
+    let mut asked = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    #[expect(unsafe_code, reason = "poll has no safe wrapper")]
+    // SAFETY: one pollfd, which lives across the call, and its count; the descriptor is `stream`'s
+    // and open.
+    let ready = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    ready > 0 && asked.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Tells the other side that nothing more will be sent.
 ///
 /// # Errors

@@ -122,6 +122,10 @@ enum Close {
 /// The most bytes read ahead while an answer is under way; a client that pipelines more waits.
 const MOST_PIPELINED: usize = 64 * 1024;
 
+/// How often a connection that is not read, since so much is pipelined, is asked whether its client
+/// is still there.
+const LOOK_FOR_CLIENT: SimSpan = SimSpan::from_ms(500);
+
 /// The most bytes of an oversized body that are read and dropped before its sender gets the 413
 /// with the connection's end instead.
 const MOST_DRAINED: u64 = 64 * 1024 * 1024;
@@ -338,12 +342,20 @@ impl Link {
         };
         let mut open = OpenGeneration { io: Rc::clone(&self.io), address, is_open: true };
         self.conn.expires.set(u64::MAX);
+        let mut looks_for_client = false;
         loop {
+            let reads = self.buffer.len() < MOST_PIPELINED;
             let state = self.io.generations.borrow().state(address);
             match state {
-                State::Running => {}
+                State::Running => {
+                    if !reads && self.conn.expires.get() == u64::MAX {
+                        looks_for_client = true;
+                        self.expire_in(LOOK_FOR_CLIENT);
+                    }
+                }
                 State::Blocked => {
-                    if self.conn.expires.get() == u64::MAX {
+                    if looks_for_client || self.conn.expires.get() == u64::MAX {
+                        looks_for_client = false;
                         self.expire_in(self.io.served.limits.stall);
                     }
                 }
@@ -363,7 +375,6 @@ impl Link {
                 }
             }
             let is_blocked = state == State::Blocked;
-            let reads = self.buffer.len() < MOST_PIPELINED;
             match self.turn(reads, is_blocked).await {
                 Turn::Writable => {
                     self.conn.expires.set(u64::MAX);
@@ -381,9 +392,15 @@ impl Link {
                 Turn::Signalled => {
                     self.conn.take(Signal::Generation);
                     self.conn.take(Signal::Drain);
-                    if self.conn.take(Signal::Expired) && is_blocked {
-                        open.give_up(Outcome::Stalled);
-                        return Err(Close::Gone);
+                    if self.conn.take(Signal::Expired) {
+                        if is_blocked {
+                            open.give_up(Outcome::Stalled);
+                            return Err(Close::Gone);
+                        }
+                        if looks_for_client && sys::has_hung_up(&self.conn.stream) {
+                            open.give_up(Outcome::Disconnected);
+                            return Err(Close::Gone);
+                        }
                     }
                     if self.conn.is_set(Signal::Cut) {
                         open.give_up(Outcome::Cut);

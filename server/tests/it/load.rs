@@ -6,7 +6,7 @@ use std::time::Duration;
 use llmsimulator::args::IoDriver;
 use llmsimulator::boot::Server;
 
-use crate::client::{Client, streaming};
+use crate::client::{Client, streaming, whole};
 use crate::fixture::{self, DEFAULT_TEXT};
 
 fn open(server: &Server, count: usize, body: &str) -> Vec<Client> {
@@ -73,6 +73,21 @@ fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     drop(client);
     let totals = fixture::wait_until(&server, "the hang-up", |totals| totals.disconnected == 1);
     assert_eq!(totals.in_flight, 0);
+}
+
+#[test]
+fn a_client_that_hangs_up_behind_much_that_it_pipelined_is_noticed() {
+    // The server does not read that far ahead, so the end of the stream never reaches its buffer.
+    for driver in [IoDriver::Auto, IoDriver::Epoll] {
+        let server = fixture::start_with(|settings| settings.threads.io_driver = driver);
+        let mut client = Client::new(&server);
+        client.post("/v1/chat/completions", &whole("org/paced", "[long]"));
+        fixture::wait_until(&server, "the generation", |totals| totals.in_flight == 1);
+        client.send("GET /health HTTP/1.1\r\nHost: h\r\n\r\n".repeat(4_000));
+        drop(client);
+        let totals = fixture::wait_until(&server, "the hang-up", |totals| totals.disconnected == 1);
+        assert_eq!(totals.in_flight, 0);
+    }
 }
 
 #[test]
