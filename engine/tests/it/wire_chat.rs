@@ -202,6 +202,8 @@ fn limits_seeds_and_vllms_fields_are_understood() {
     assert_eq!(request.priority, -3);
     assert_eq!(request.cache_salt.as_deref(), Some("tenant"));
     assert_eq!(request.request_id.as_deref(), Some("abc"));
+    let unnamed = r#"{"model":"m","messages":[{"role":"user","content":"x"}],"request_id":""}"#;
+    assert_eq!(ChatRequest::parse(unnamed.as_bytes()).unwrap().request_id, None);
     assert_eq!(request.user.as_deref(), Some("u1"));
 
     let body = with(r#""max_tokens":10"#);

@@ -277,7 +277,12 @@ impl Answer {
 
     /// Appends the first frame.
     pub(crate) fn role_frame(&self, out: &mut Vec<u8>) {
-        self.frames.role(out);
+        if self.continuous_usage {
+            // What is cached is not known yet, and may become known while this is being sent.
+            self.frames.role_with_usage(&self.usage(Tokens::ZERO, Tokens::ZERO), out);
+        } else {
+            self.frames.role(out);
+        }
     }
 
     /// Appends the frame of token `k`, counted from 1.
@@ -299,9 +304,14 @@ impl Answer {
         timing: Option<&Timing>,
         out: &mut Vec<u8>,
     ) {
-        self.frames.finish(reason(finish), out);
+        let usage = self.usage(completion, cached);
+        if self.continuous_usage {
+            self.frames.finish_with_usage(reason(finish), &usage, out);
+        } else {
+            self.frames.finish(reason(finish), out);
+        }
         if self.include_usage {
-            self.frames.usage(&self.usage(completion, cached), out);
+            self.frames.usage(&usage, out);
             if let Some(timing) = timing {
                 append_timing(timing, completion, b"}\n\n", out);
             }

@@ -31,6 +31,29 @@ fn a_stream_is_role_tokens_finish_usage_and_done() {
 }
 
 #[test]
+fn continuous_usage_counts_from_the_role_to_the_totals() {
+    let server = fixture::start();
+    for model in ["instant", "org/paced", "batched"] {
+        let mut client = Client::new(&server);
+        let response = client.chat(&format!(
+            r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hello"}}],"stream":true,
+                "stream_options":{{"include_usage":true,"continuous_usage_stats":true}}}}"#
+        ));
+        let events = response.events();
+        // Nothing with the role, then one more with each of eight tokens, and twice the totals.
+        let running = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8];
+        assert_eq!(events.len(), running.len() + 1, "{model}: {events:#?}");
+        for (event, completion) in events.iter().zip(running) {
+            let usage = format!(
+                r#""usage":{{"prompt_tokens":8,"completion_tokens":{completion},"total_tokens":{}"#,
+                8 + completion
+            );
+            assert!(event.contains(&usage), "{model}: {event}");
+        }
+    }
+}
+
+#[test]
 fn a_whole_answer_says_the_same_as_a_stream() {
     let server = fixture::start();
     let mut client = Client::new(&server);

@@ -59,7 +59,8 @@ pub(super) fn check<'a>(
             .unwrap_or(false),
         priority: priority.map_or(0, |value| value as i32),
         cache_salt: cache_salt(raw)?,
-        request_id: string(take(&mut raw.request_id), "request_id")?,
+        // vLLM takes an empty one as none.
+        request_id: string(take(&mut raw.request_id), "request_id")?.filter(|id| !id.is_empty()),
         prompt_logprobs: prompt_logprobs.is_some(),
         structured_outputs: !raw.structured_outputs.is_absent(),
     })

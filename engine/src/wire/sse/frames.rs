@@ -73,6 +73,13 @@ impl StreamFrames {
         self.end_of_choices(out);
     }
 
+    /// Appends the first frame with the usage so far: vLLM's `continuous_usage_stats`.
+    pub fn role_with_usage(&self, usage: &Usage, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head[..self.choices_len]);
+        out.extend_from_slice(ROLE);
+        end_with_usage(usage, out);
+    }
+
     /// Appends the frame of one token. `escaped` is its text as JSON string content, without
     /// quotes.
     pub fn content(&self, escaped: &[u8], out: &mut Vec<u8>) {
@@ -88,26 +95,32 @@ impl StreamFrames {
         out.extend_from_slice(&self.head);
         out.extend_from_slice(escaped);
         out.extend_from_slice(CONTENT_END);
-        out.extend_from_slice(b"],\"usage\":");
-        usage.write(out);
-        out.extend_from_slice(b"}\n\n");
+        end_with_usage(usage, out);
     }
 
     /// Appends the frame that says why the answer ended.
     pub fn finish(&self, reason: FinishReason, out: &mut Vec<u8>) {
+        self.finish_choice(reason, out);
+        self.end_of_choices(out);
+    }
+
+    /// The same with the totals: vLLM's `continuous_usage_stats`.
+    pub fn finish_with_usage(&self, reason: FinishReason, usage: &Usage, out: &mut Vec<u8>) {
+        self.finish_choice(reason, out);
+        end_with_usage(usage, out);
+    }
+
+    fn finish_choice(&self, reason: FinishReason, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head[..self.choices_len]);
         out.extend_from_slice(FINISH);
         out.extend_from_slice(reason.as_str().as_bytes());
         out.extend_from_slice(b"\"}");
-        self.end_of_choices(out);
     }
 
     /// Appends the usage frame: no choices. Only for streams that asked for it.
     pub fn usage(&self, usage: &Usage, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head[..self.choices_len]);
-        out.extend_from_slice(b"],\"usage\":");
-        usage.write(out);
-        out.extend_from_slice(b"}\n\n");
+        end_with_usage(usage, out);
     }
 
     /// The length of [`Self::content`] for `escaped` bytes of text.
@@ -123,6 +136,12 @@ impl StreamFrames {
             b"]}\n\n"
         });
     }
+}
+
+fn end_with_usage(usage: &Usage, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"],\"usage\":");
+    usage.write(out);
+    out.extend_from_slice(b"}\n\n");
 }
 
 /// Appends an error in the middle of a stream, as vLLM and OpenAI send it: SDKs raise on it. The
