@@ -89,7 +89,7 @@ pub(crate) fn route(head: &Head) -> Route {
         "/get_load" => (GET, Route::Loads),
         "/health_generate" => (GET, Route::HealthGenerate),
         "/flush_cache" => (GET_POST, Route::FlushCache),
-        "/metrics" => (GET, Route::Metrics),
+        "/metrics" | "/metrics/" => (GET, Route::Metrics),
         "/metrics/summary" => (GET, Route::Summary),
         "/metrics/summary/reset" => (POST, Route::ResetSummary),
         "/ui/data" => (GET, Route::LiveData),

@@ -93,10 +93,31 @@ impl Timing {
             0 | 1 => 0.0,
             tokens => decode.as_secs_f64() / f64::from(tokens - 1),
         });
-        let mut out = String::with_capacity(512);
+        let ms = |from: Option<SimTime>, to: Option<SimTime>| match (from, to) {
+            (Some(from), Some(to)) => decimals(to.saturating_since(from).as_secs_f64() * 1e3, 6),
+            _ => "null".to_owned(),
+        };
+        let mean_itl = per_token.filter(|_| completion.get() > 1);
+        let inference = self.scheduled.zip(last).map(|(from, to)| to.saturating_since(from));
+        let rate = inference
+            .filter(|span| *span > SimSpan::ZERO)
+            .map(|span| f64::from(completion.get()) / span.as_secs_f64());
+        let mut out = String::with_capacity(768);
+        // First what vLLM 0.33 sends under this key (`PerRequestMetrics`), as it counts it: its
+        // time to first token begins when the request is scheduled.
         let _ = write!(
             out,
-            "{{\"queued_time\":{},\"prefill_time\":{},\"decode_time\":{},\"inference_time\":{},\
+            "{{\"time_to_first_token_ms\":{},\"generation_time_ms\":{},\"queue_time_ms\":{},\
+             \"mean_itl_ms\":{},\"tokens_per_second\":{},",
+            ms(self.scheduled, first),
+            ms(first, last),
+            ms(Some(self.queued), self.scheduled),
+            mean_itl.map_or("null".to_owned(), |value| decimals(value * 1e3, 6)),
+            rate.map_or("null".to_owned(), |value| decimals(value, 3)),
+        );
+        let _ = write!(
+            out,
+            "\"queued_time\":{},\"prefill_time\":{},\"decode_time\":{},\"inference_time\":{},\
              \"first_token_latency\":{},\"e2e_latency\":{},\"mean_time_per_output_token\":{},\
              \"num_cached_tokens\":{},\"num_preemptions\":{},\"first_token_scheduled\":{},\
              \"first_token_released\":{},\"first_token_sent\":{},\"last_token_scheduled\":{},\
@@ -153,7 +174,8 @@ mod tests {
         }
         assert_eq!(
             timing.json(Tokens::new(3)),
-            "{\"queued_time\":0.00005,\"prefill_time\":0.00398,\"decode_time\":0.008,\
+            "{\"time_to_first_token_ms\":3.98,\"generation_time_ms\":8,\"queue_time_ms\":0.05,\
+             \"mean_itl_ms\":4,\"tokens_per_second\":250.417,\"queued_time\":0.00005,\"prefill_time\":0.00398,\"decode_time\":0.008,\
              \"inference_time\":0.01198,\"first_token_latency\":0.00408,\"e2e_latency\":0.01208,\
              \"mean_time_per_output_token\":0.004,\"num_cached_tokens\":16,\"num_preemptions\":0,\
              \"first_token_scheduled\":0.004,\"first_token_released\":0.00408,\
