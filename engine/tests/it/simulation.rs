@@ -26,8 +26,11 @@ fn every_invariant_holds_whatever_arrives() {
     let seen = std::cell::RefCell::new(BTreeMap::<&str, u32>::new());
     let seeds = for_each_seed(|seed| {
         let workload = Workload::new(seed);
-        let heard = workload.live_through();
+        let (heard, resets) = workload.live_through();
         workload.check_fates(&heard);
+        for (kind, count) in ["reset refused", "reset done"].into_iter().zip(resets) {
+            *seen.borrow_mut().entry(kind).or_default() += count;
+        }
         for happening in &heard {
             let kind = match happening {
                 Happening::Refused { why, .. } => why.as_str(),
@@ -45,8 +48,9 @@ fn every_invariant_holds_whatever_arrives() {
     // The workloads must be worth the name: everything happens, and often.
     if seeds > 1 {
         let kinds = ["hit", "hit when resumed", "preempted", "stop", "length"];
+        let kinds = kinds.into_iter().chain(["reset refused", "reset done"]);
         let refusals = ["queue_full", "prompt_too_long", "never_fits"];
-        for kind in kinds.iter().chain(&refusals) {
+        for kind in kinds.chain(refusals) {
             let count = seen.borrow().get(kind).copied().unwrap_or(0);
             assert!(count > 200, "{kind} happened only {count} times: {:?}", seen.borrow());
         }
@@ -91,6 +95,9 @@ impl Drop for Named {
         eprintln!("to replay this workload alone: LLMSIM_SEED={}", self.0);
     }
 }
+
+/// How many resets of the prefix cache were refused, and how many done.
+type Resets = [u32; 2];
 
 struct Workload {
     spec: SchedulerSpec,
@@ -151,7 +158,11 @@ impl Workload {
                     journal.cancel(now, *id);
                     engine.cancel(now, *id);
                 }
-                Arrives::ResetPrefixCache | Arrives::Advance => unreachable!("not generated"),
+                Arrives::ResetPrefixCache => {
+                    journal.reset_prefix_cache(now);
+                    engine.reset_prefix_cache(now);
+                }
+                Arrives::Advance => unreachable!("not generated"),
             }
         }
         while let Some(due) = engine.deadline() {
@@ -163,12 +174,15 @@ impl Workload {
     }
 
     /// Runs the workload and checks the whole scheduler after every thing that happens.
-    fn live_through(&self) -> Vec<Happening> {
+    fn live_through(&self) -> (Vec<Happening>, Resets) {
         let mut scheduler = Scheduler::new(self.spec.clone());
         scheduler.record_steps(Recording::On);
         let mut steps = Steps { spec: &self.spec, log: StepLog::default(), ended: SimTime::ZERO };
         let mut heard = Vec::new();
         let mut events = Vec::new();
+        let mut resets = Resets::default();
+        // Places in `heard` at which nothing was cached.
+        let mut empty_from: Vec<usize> = Vec::new();
         for input in &self.inputs {
             while let Some(due) = scheduler.deadline().filter(|&due| due < input.at) {
                 scheduler.advance(due, &mut events);
@@ -188,7 +202,16 @@ impl Workload {
                     assert!(scheduler.core().state(*id).is_none(), "a cancelled job is held");
                     assert!(scheduler.gauges().free_blocks.get() <= free.get() + held as u32);
                 }
-                Arrives::ResetPrefixCache | Arrives::Advance => unreachable!("not generated"),
+                Arrives::ResetPrefixCache => {
+                    let before = scheduler.gauges();
+                    let done = scheduler.reset_prefix_cache(input.at);
+                    let gauges = scheduler.gauges();
+                    assert_eq!(done, before.free_blocks == before.usable_blocks, "done if unused");
+                    assert_eq!(gauges.free_blocks, before.free_blocks, "it frees nothing");
+                    empty_from.extend(done.then_some(heard.len()));
+                    resets[usize::from(done)] += 1;
+                }
+                Arrives::Advance => unreachable!("not generated"),
             }
             scheduler.core().check();
         }
@@ -203,7 +226,14 @@ impl Workload {
         let gauges = scheduler.gauges();
         assert_eq!((gauges.running, gauges.waiting), (0, 0), "somebody was left behind");
         assert_eq!(gauges.free_blocks, gauges.usable_blocks, "blocks leaked");
-        heard
+        for from in empty_from {
+            let first = heard[from..].iter().find_map(|happening| match happening {
+                Happening::Event(Event { what: What::Admitted { cached }, .. }) => Some(*cached),
+                _ => None,
+            });
+            assert!(first.is_none_or(|cached| cached == Tokens::ZERO), "a forgotten prefix is hit");
+        }
+        (heard, resets)
     }
 
     /// Each job's events tell a possible life, and the right end.
@@ -428,6 +458,10 @@ fn random_inputs(random: &mut Generator, spec: &SchedulerSpec) -> Vec<Input> {
             inputs.push(Input { at: at + SimSpan::from_ns(later), what });
         }
         inputs.push(Input { at, what: Arrives::Submit(job) });
+    }
+    for _ in 0..random.below(4) {
+        let at = u64::from(between(random, 0, spread + 600)) * 1_000_000;
+        inputs.push(Input { at: SimTime::from_ns(at), what: Arrives::ResetPrefixCache });
     }
     // Stable: a job and its cancellation at one instant come in this order.
     inputs.sort_by_key(|input| (input.at, matches!(input.what, Arrives::Cancel(_))));
