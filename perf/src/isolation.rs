@@ -28,8 +28,9 @@ use crate::target::{Form, Target, connect, request, server_binary};
 /// `llmsim-perf isolation`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Streams in one step that must not notice.
-    #[arg(long, default_value_t = 128)]
+    /// Streams in one step that must not notice. So many that the client sleeps between steps: one
+    /// that polls would leave the disturber, in the idle class, no time at all.
+    #[arg(long, default_value_t = 200)]
     streams: usize,
     /// Output tokens of each stream.
     #[arg(long, default_value_t = 150)]

@@ -122,7 +122,7 @@ pub(crate) fn models_yml(step_ms: u64) -> String {
     format!(
         "version: 1
 hardware:
-  even: {{ hbm_gib: 80, memory_bandwidth_gbps: 100000, peak_tflops: 1000000 }}
+  even: {{ hbm_gib: 8, memory_bandwidth_gbps: 100000, peak_tflops: 1000000 }}
 models:
   - name: lag
     context_length: 4096
