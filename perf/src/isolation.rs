@@ -214,17 +214,20 @@ fn scrape(address: SocketAddr) -> io::Result<()> {
     ask(&mut connect(address)?, b"GET /metrics HTTP/1.1\r\nhost: perf\r\n\r\n")
 }
 
+/// Opens `count` connections and sends `request` on each.
+fn open(address: SocketAddr, count: usize, request: &[u8]) -> io::Result<Vec<TcpStream>> {
+    let sent = |_| {
+        let mut socket = connect(address)?;
+        socket.write_all(request)?;
+        Ok(socket)
+    };
+    (0..count).map(sent).collect()
+}
+
 /// Eight streams of which nothing is read until the kernel takes no more.
 fn slow_readers(address: SocketAddr) -> io::Result<()> {
     let request = request(PATH, "fast", "Hello", 100_000, Form::Stream);
-    let sockets: io::Result<Vec<TcpStream>> = (0..8)
-        .map(|_| {
-            let mut socket = connect(address)?;
-            socket.write_all(&request)?;
-            Ok(socket)
-        })
-        .collect();
-    let sockets = sockets?;
+    let sockets = open(address, 8, &request)?;
     std::thread::sleep(Duration::from_millis(1_000));
     drop(sockets);
     Ok(())
@@ -245,14 +248,7 @@ fn pipelined(address: SocketAddr) -> io::Result<()> {
 /// Two hundred streams that are broken off together.
 fn cancels(address: SocketAddr) -> io::Result<()> {
     let request = request(PATH, "other", "Hello", 1_000, Form::Stream);
-    let sockets: io::Result<Vec<TcpStream>> = (0..200)
-        .map(|_| {
-            let mut socket = connect(address)?;
-            socket.write_all(&request)?;
-            Ok(socket)
-        })
-        .collect();
-    let sockets = sockets?;
+    let sockets = open(address, 200, &request)?;
     std::thread::sleep(Duration::from_millis(100));
     drop(sockets);
     Ok(())
