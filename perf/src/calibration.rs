@@ -16,8 +16,8 @@ use llmsim_engine::catalog::{
     self, Deployment, EngineClass, KvCacheDtype, Memory, ModelShape, WeightDtype,
 };
 use llmsim_engine::seed::{Generator, Seed};
+use llmsim_engine::sim::scheduler::SchedulerSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
-use llmsim_engine::sim::scheduler::{FreedBlocks, Policy, SchedulerSpec, Scheduling};
 use llmsim_engine::sim::{Engine, EngineSpec, Job, Verdict, What};
 use llmsim_engine::units::{JobId, SimSpan, SimTime, Tokens};
 
@@ -234,22 +234,13 @@ impl Run {
         let spec = SchedulerSpec {
             max_num_batched_tokens: memory.max_num_batched_tokens,
             max_num_seqs: memory.max_num_seqs,
-            max_num_active_seqs: None,
-            max_model_len: Tokens::new(longest as u32 + 16),
             block_size: memory.block_size,
-            num_blocks: plan.num_blocks,
             prefix_caching: false,
-            policy: Policy::Fcfs,
-            long_prefill_token_threshold: Tokens::ZERO,
-            long_prefill_adaptive: false,
-            chunked_prefill: true,
-            reserve_full_isl: true,
-            watermark: 0.0,
-            prefill_interval: 1,
-            scheduling: Scheduling::Asynchronous,
-            max_num_queued_reqs: None,
-            freed_blocks: FreedBlocks::default(),
-            cost: StepCost::Roofline(plan.cost),
+            ..SchedulerSpec::vllm(
+                Tokens::new(longest as u32 + 16),
+                plan.num_blocks,
+                StepCost::Roofline(plan.cost),
+            )
         };
         let requests = match row.number("num_requests") {
             Some(requests) if load == "closed" => requests as usize,

@@ -11,9 +11,7 @@ use std::sync::Arc;
 
 use llmsim_engine::observe::{Delivery, Figures, Recorder, Submitted, WindowSizes};
 use llmsim_engine::sim::scheduler::cost::StepCost;
-use llmsim_engine::sim::scheduler::{
-    FreedBlocks, Policy, Recording, SchedulerSpec, Scheduling, StepLog,
-};
+use llmsim_engine::sim::scheduler::{Recording, SchedulerSpec, StepLog};
 use llmsim_engine::sim::{EngineSpec, Event, Job};
 use llmsim_engine::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 
@@ -83,22 +81,12 @@ fn engine(streams: usize, steps: usize, counting: Counting) -> u64 {
     let spec = SchedulerSpec {
         max_num_batched_tokens: Tokens::new(65_536),
         max_num_seqs: streams as u32,
-        max_num_active_seqs: None,
-        max_model_len: Tokens::new(u32::MAX / 4),
-        block_size: Tokens::new(16),
-        num_blocks: Blocks::new((streams * (steps / 16 + 16) + 16) as u32),
         prefix_caching: false,
-        policy: Policy::Fcfs,
-        long_prefill_token_threshold: Tokens::ZERO,
-        long_prefill_adaptive: false,
-        chunked_prefill: true,
-        reserve_full_isl: true,
-        watermark: 0.0,
-        prefill_interval: 1,
-        scheduling: Scheduling::Asynchronous,
-        max_num_queued_reqs: None,
-        freed_blocks: FreedBlocks::default(),
-        cost: StepCost::Fixed(STEP),
+        ..SchedulerSpec::vllm(
+            Tokens::new(u32::MAX / 4),
+            Blocks::new((streams * (steps / 16 + 16) + 16) as u32),
+            StepCost::Fixed(STEP),
+        )
     };
     let mut engine = EngineSpec::Scheduler(Box::new(spec)).build();
     let figures = Arc::new(Figures::new(Tokens::new(32_768), WindowSizes::default()));

@@ -378,9 +378,7 @@ mod tests {
     use super::*;
     use llmsim_engine::sim::Job;
     use llmsim_engine::sim::scheduler::cost::StepCost;
-    use llmsim_engine::sim::scheduler::{
-        FreedBlocks, Policy, Recording, SchedulerSpec, Scheduling,
-    };
+    use llmsim_engine::sim::scheduler::{Recording, SchedulerSpec, Scheduling};
     use llmsim_engine::units::{JobId, SimSpan, Tokens};
 
     /// A disk in memory, whose owner decides when it takes anything.
@@ -436,22 +434,13 @@ mod tests {
         let spec = SchedulerSpec {
             max_num_batched_tokens: Tokens::new(64),
             max_num_seqs: 4,
-            max_num_active_seqs: None,
-            max_model_len: Tokens::new(64),
-            block_size: Tokens::new(16),
-            num_blocks: Blocks::new(17),
             prefix_caching: false,
-            policy: Policy::Fcfs,
-            long_prefill_token_threshold: Tokens::ZERO,
-            long_prefill_adaptive: false,
-            chunked_prefill: true,
-            reserve_full_isl: true,
-            watermark: 0.0,
-            prefill_interval: 1,
             scheduling: Scheduling::Synchronous,
-            max_num_queued_reqs: None,
-            freed_blocks: FreedBlocks::default(),
-            cost: StepCost::Fixed(SimSpan::from_ms(10)),
+            ..SchedulerSpec::vllm(
+                Tokens::new(64),
+                Blocks::new(17),
+                StepCost::Fixed(SimSpan::from_ms(10)),
+            )
         };
         let mut engine = EngineSpec::Scheduler(Box::new(spec)).build();
         engine.record_steps(Recording::On);

@@ -86,9 +86,7 @@ fn put_list<T>(
 mod samples {
     use super::GpuName;
     use crate::sim::scheduler::cost::{IdealRoofline, Roofline, StepCost};
-    use crate::sim::scheduler::{
-        FreedBlocks, Policy, Recording, SchedulerSpec, Scheduling, StepLog,
-    };
+    use crate::sim::scheduler::{Recording, SchedulerSpec, Scheduling, StepLog};
     use crate::sim::{EngineSpec, Event, Job};
     use crate::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 
@@ -125,22 +123,9 @@ mod samples {
         let spec = SchedulerSpec {
             max_num_batched_tokens: Tokens::new(32),
             max_num_seqs: 2,
-            max_num_active_seqs: None,
-            max_model_len: Tokens::new(64),
-            block_size: Tokens::new(16),
-            num_blocks: Blocks::new(5),
             prefix_caching: false,
-            policy: Policy::Fcfs,
-            long_prefill_token_threshold: Tokens::ZERO,
-            long_prefill_adaptive: false,
-            chunked_prefill: true,
-            reserve_full_isl: true,
-            watermark: 0.0,
-            prefill_interval: 1,
             scheduling: Scheduling::Synchronous,
-            max_num_queued_reqs: None,
-            freed_blocks: FreedBlocks::default(),
-            cost: StepCost::Roofline(cost),
+            ..SchedulerSpec::vllm(Tokens::new(64), Blocks::new(5), StepCost::Roofline(cost))
         };
         let job = |id, prompt, output| Job {
             id: JobId(id),

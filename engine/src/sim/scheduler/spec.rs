@@ -81,3 +81,30 @@ pub struct SchedulerSpec {
     /// How long a step takes.
     pub cost: StepCost,
 }
+
+impl SchedulerSpec {
+    /// A GPU with the defaults of vLLM's server on a small card (see [`VLLM_VERSION`]): 2,048 tokens
+    /// and 256 sequences a step, blocks of 16 tokens, prefix caching, asynchronous scheduling.
+    pub fn vllm(max_model_len: Tokens, num_blocks: Blocks, cost: StepCost) -> Self {
+        Self {
+            max_num_batched_tokens: Tokens::new(2048),
+            max_num_seqs: 256,
+            max_num_active_seqs: None,
+            max_model_len,
+            block_size: Tokens::new(16),
+            num_blocks,
+            prefix_caching: true,
+            policy: Policy::Fcfs,
+            long_prefill_token_threshold: Tokens::ZERO,
+            long_prefill_adaptive: false,
+            chunked_prefill: true,
+            reserve_full_isl: true,
+            watermark: 0.0,
+            prefill_interval: 1,
+            scheduling: Scheduling::Asynchronous,
+            max_num_queued_reqs: None,
+            freed_blocks: FreedBlocks::default(),
+            cost,
+        }
+    }
+}
