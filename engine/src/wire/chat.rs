@@ -12,8 +12,8 @@
 pub(super) mod body;
 pub(super) mod fields;
 pub(super) mod messages;
-mod tools;
-mod vllm;
+pub(super) mod tools;
+pub(super) mod vllm;
 
 use std::borrow::Cow;
 use std::mem::take;
@@ -154,7 +154,7 @@ impl<'a> ChatRequest<'a> {
 }
 
 /// `model`: required, with OpenAI's own wording if it is missing.
-fn model(json: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
+pub(super) fn model(json: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
     match string(json, "model")? {
         Some(name) if !name.is_empty() => Ok(name),
         _ => Err(ApiError::missing_model()),
@@ -162,7 +162,7 @@ fn model(json: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
 }
 
 /// A limit on output tokens: at least 1, and as good as none beyond 32 bits.
-fn limit(json: &Json<'_>, param: &'static str) -> Result<Option<Tokens>, ApiError> {
+pub(super) fn limit(json: &Json<'_>, param: &'static str) -> Result<Option<Tokens>, ApiError> {
     let limit = integer(json, param, 1..=i64::MAX)?;
     Ok(limit.map(|limit| Tokens::new(u32::try_from(limit).unwrap_or(u32::MAX))))
 }
@@ -178,7 +178,7 @@ fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<(), ApiError> {
 /// The most stop strings that a request may have.
 pub const MAX_STOPS: usize = 4;
 
-fn stop(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
+pub(super) fn stop(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
     let array = match json {
         Json::Absent | Json::Null => return Ok(Vec::new()),
         Json::String(text) if text.is_empty() => return Err(ApiError::empty_string("stop")),
@@ -201,12 +201,12 @@ fn stop(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
 }
 
 #[derive(Default)]
-struct StreamOptions {
-    include_usage: bool,
-    continuous_usage: bool,
+pub(super) struct StreamOptions {
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
 }
 
-fn stream_options(json: &Json<'_>, stream: bool) -> Result<StreamOptions, ApiError> {
+pub(super) fn stream_options(json: &Json<'_>, stream: bool) -> Result<StreamOptions, ApiError> {
     let options = match json {
         absent if absent.is_absent() => return Ok(StreamOptions::default()),
         Json::Object(options) => options,

@@ -22,7 +22,7 @@ pub(in crate::wire) fn boolean(
     }
 }
 
-pub(super) fn integer(
+pub(in crate::wire) fn integer(
     json: &Json<'_>,
     param: impl Into<Path>,
     range: RangeInclusive<i64>,
@@ -49,7 +49,7 @@ pub(super) fn integer(
     }
 }
 
-pub(super) fn decimal(
+pub(in crate::wire) fn decimal(
     json: &Json<'_>,
     param: impl Into<Path>,
     range: RangeInclusive<f64>,
@@ -82,7 +82,7 @@ pub(in crate::wire) fn string<'a>(
 }
 
 /// A string of at most `max` characters.
-pub(super) fn short_string<'a>(
+pub(in crate::wire) fn short_string<'a>(
     json: Json<'a>,
     param: impl Into<Path>,
     max: usize,
@@ -100,13 +100,17 @@ pub(super) fn short_string<'a>(
 }
 
 /// A field of which only the type is looked at.
-pub(super) fn only_type(got: Kind, param: &'static str, expected: Kind) -> Result<(), ApiError> {
+pub(in crate::wire) fn only_type(
+    got: Kind,
+    param: &'static str,
+    expected: Kind,
+) -> Result<(), ApiError> {
     if got.is_absent() || got == expected {
         return Ok(());
     }
     Err(wrong_type(param, expected.with_article(), got))
 }
 
-pub(super) fn wrong_type(param: impl Into<Path>, expected: &str, got: Kind) -> ApiError {
+pub(in crate::wire) fn wrong_type(param: impl Into<Path>, expected: &str, got: Kind) -> ApiError {
     ApiError::invalid_type(param, expected, got.with_article())
 }

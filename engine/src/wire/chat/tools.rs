@@ -9,7 +9,7 @@ const MAX_TOOLS: usize = 128;
 const MAX_NAME_CHARS: usize = 64;
 
 /// How many tools there are.
-pub(super) fn tools(json: &Json<'_>) -> Result<usize, ApiError> {
+pub(in crate::wire) fn tools(json: &Json<'_>) -> Result<usize, ApiError> {
     let array = match json {
         absent if absent.is_absent() => return Ok(0),
         Json::Array(array) => array,
@@ -48,7 +48,7 @@ fn tool(path: &str, json: &Json<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn name(path: &str, name: &str) -> Result<(), ApiError> {
+pub(in crate::wire) fn name(path: &str, name: &str) -> Result<(), ApiError> {
     let path = format!("{path}.name");
     if name.is_empty() {
         return Err(ApiError::empty_string(path));
@@ -62,7 +62,7 @@ fn name(path: &str, name: &str) -> Result<(), ApiError> {
 }
 
 /// Checks `tool_choice` against the `tools` beside it.
-pub(super) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<(), ApiError> {
+pub(in crate::wire) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<(), ApiError> {
     if json.is_absent() {
         return Ok(());
     }
@@ -119,13 +119,13 @@ fn names_of<'a>(tools: &'a Json<'_>, member: &'a str) -> impl Iterator<Item = &'
 
 /// The form of answer that `response_format` asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum ResponseFormat {
+pub(in crate::wire) enum ResponseFormat {
     #[default]
     Text,
     Json,
 }
 
-pub(super) fn response_format(json: &Json<'_>) -> Result<ResponseFormat, ApiError> {
+pub(in crate::wire) fn response_format(json: &Json<'_>) -> Result<ResponseFormat, ApiError> {
     const FIELD: &str = "response_format";
     let format = match json {
         absent if absent.is_absent() => return Ok(ResponseFormat::Text),
@@ -151,7 +151,7 @@ pub(super) fn response_format(json: &Json<'_>) -> Result<ResponseFormat, ApiErro
 }
 
 /// Token ids to biases; scripted answers have no use for them.
-pub(super) fn logit_bias(json: &Json<'_>) -> Result<(), ApiError> {
+pub(in crate::wire) fn logit_bias(json: &Json<'_>) -> Result<(), ApiError> {
     let biases = match json {
         absent if absent.is_absent() => return Ok(()),
         Json::Object(biases) => biases,
@@ -171,7 +171,7 @@ pub(super) fn logit_bias(json: &Json<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn required_string<'a>(
+pub(in crate::wire) fn required_string<'a>(
     object: &'a Object<'_>,
     path: &str,
     member: &str,
@@ -183,7 +183,7 @@ fn required_string<'a>(
     }
 }
 
-fn required_object<'a, 'b>(
+pub(in crate::wire) fn required_object<'a, 'b>(
     object: &'a Object<'b>,
     path: &str,
     member: &str,
@@ -192,7 +192,7 @@ fn required_object<'a, 'b>(
         .ok_or_else(|| ApiError::missing(format!("{path}.{member}")))
 }
 
-fn optional_object<'a, 'b>(
+pub(in crate::wire) fn optional_object<'a, 'b>(
     object: &'a Object<'b>,
     path: &str,
     member: &str,

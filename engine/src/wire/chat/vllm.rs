@@ -10,18 +10,18 @@ use crate::units::Tokens;
 use crate::wire::error::ApiError;
 use crate::wire::json::Kind;
 
-pub(super) struct VllmFields<'a> {
-    pub(super) min_tokens: Tokens,
-    pub(super) ignore_eos: bool,
-    pub(super) include_stop: bool,
-    pub(super) priority: i32,
-    pub(super) cache_salt: Option<Cow<'a, str>>,
-    pub(super) request_id: Option<Cow<'a, str>>,
-    pub(super) prompt_logprobs: bool,
-    pub(super) structured_outputs: bool,
+pub(in crate::wire) struct VllmFields<'a> {
+    pub(in crate::wire) min_tokens: Tokens,
+    pub(in crate::wire) ignore_eos: bool,
+    pub(in crate::wire) include_stop: bool,
+    pub(in crate::wire) priority: i32,
+    pub(in crate::wire) cache_salt: Option<Cow<'a, str>>,
+    pub(in crate::wire) request_id: Option<Cow<'a, str>>,
+    pub(in crate::wire) prompt_logprobs: bool,
+    pub(in crate::wire) structured_outputs: bool,
 }
 
-pub(super) fn check<'a>(
+pub(in crate::wire) fn check<'a>(
     raw: &mut Raw<'a>,
     max_tokens: Option<Tokens>,
     stream: bool,
