@@ -131,16 +131,22 @@ impl Session {
         if let Some(sweep) = self.settings.sweep {
             println!("{}", console::sweep_columns(sweep));
         }
+        let live = Arc::new(Live::default());
+        let style = Style::for_stderr(self.settings.report.progress);
+        let _progress = Progress::start(Clock::start(), Arc::clone(&live), style);
         for (number, setting) in (0..).zip(self.settings.levels.clone()) {
-            let level = target.measure(
-                &self.settings.workload,
-                &LevelSpec {
-                    number,
-                    load: setting.load.clone(),
-                    extent: setting.extent,
-                    seed: Seed::new(self.settings.seed),
-                },
-            );
+            if crate::os::interrupted() {
+                break;
+            }
+            let spec = LevelSpec {
+                number,
+                load: setting.load.clone(),
+                extent: setting.extent,
+                seed: Seed::new(self.settings.seed),
+            };
+            let workload = &self.settings.workload;
+            let level = target.measure_until(workload, &spec, &live, crate::os::interrupted);
+            live.end();
             let outcome = Ok(conclude_level(&self.settings, level, ServerSide::Skipped));
             let done = Done { setting, outcome };
             if let Some(sweep) = self.settings.sweep {

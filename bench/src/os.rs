@@ -1,6 +1,6 @@
 //! What the operating system has to be asked for: CPU time, memory, signals, timer slack.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use llmsim_engine::units::SimSpan;
@@ -14,31 +14,63 @@ pub fn finest_timer_slack() {
     }
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// When the first SIGINT or SIGTERM arrived, on the monotonic clock; 0 before.
+static FIRST_INTERRUPT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on the first SIGINT or SIGTERM is only noted (see [`interrupted`]); a second one ends
-/// the program.
+/// A second signal sooner than this is the same wish, told twice: `timeout -s INT` signals its
+/// child and then the child's whole group, terminals and shells do the like.
+const SAME_WISH: SimSpan = SimSpan::from_ms(1_000);
+
+/// From now on the first SIGINT or SIGTERM is only noted (see [`interrupted`]); another one a second
+/// later or more ends the program.
 #[expect(unsafe_code, reason = "sigaction has no safe wrapper in the standard library")]
 pub fn catch_interrupts() {
-    extern "C" fn note(_signal: libc::c_int) {
-        INTERRUPTED.store(true, Ordering::Release);
+    extern "C" fn note(signal: libc::c_int) {
+        let now = monotonic_ns();
+        let first =
+            FIRST_INTERRUPT_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire).err();
+        if first.is_some_and(|first| is_another_wish(first, now)) {
+            // SAFETY: both are async-signal-safe and touch no memory of ours. The signal is blocked
+            // while its handler runs and is delivered to the default action when it returns.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
+            }
+        }
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the struct is
-        // fully initialised (zero is valid for all its fields) before it is passed on.
+        // SAFETY: the handler reads a clock, touches an atomic and restores the default action, all
+        // async-signal-safe; the struct is fully initialised (zero is valid for all its fields)
+        // before it is passed on.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note as *const () as libc::sighandler_t;
-            action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+            action.sa_flags = libc::SA_RESTART;
             libc::sigemptyset(&raw mut action.sa_mask);
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
     }
 }
 
+const fn is_another_wish(first_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(first_ns) >= SAME_WISH.as_ns()
+}
+
+/// The standard library's clock is not promised to be safe inside a signal handler; this one is.
+#[expect(unsafe_code, reason = "clock_gettime is the async-signal-safe clock")]
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the timespec lives on this stack and is written by the call.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
+    }
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    (part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)).max(1)
+}
+
 /// True once SIGINT or SIGTERM has arrived.
 pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Acquire)
+    FIRST_INTERRUPT_NS.load(Ordering::Acquire) > 0
 }
 
 /// CPU time that the calling thread has used; zero where the kernel does not tell.
@@ -215,4 +247,16 @@ pub fn use_cpus(list: &str) -> Result<(), String> {
         return Err(format!("--cpus {list}: {}", std::io::Error::last_os_error()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_another_wish;
+
+    #[test]
+    fn signals_within_a_second_are_one_wish() {
+        let first = 5_000_000_000;
+        let after = |ms: u64| is_another_wish(first, first + ms * 1_000_000);
+        assert_eq!([after(0), after(999), after(1_000), after(9_000)], [false, false, true, true]);
+    }
 }

@@ -24,6 +24,8 @@ pub struct Live {
     done: AtomicU32,
     failed: AtomicU32,
     chunks: AtomicU64,
+    /// Where a virtual clock stands; 0 while real time counts.
+    virtual_ns: AtomicU64,
     ttft: Mutex<Histogram<u64>>,
 }
 
@@ -37,6 +39,7 @@ impl Default for Live {
             done: AtomicU32::new(0),
             failed: AtomicU32::new(0),
             chunks: AtomicU64::new(0),
+            virtual_ns: AtomicU64::new(0),
             ttft: Mutex::new(empty()),
         }
     }
@@ -53,6 +56,7 @@ impl Live {
             counter.store(0, Ordering::Relaxed);
         }
         self.chunks.store(0, Ordering::Relaxed);
+        self.virtual_ns.store(0, Ordering::Relaxed);
         self.planned.store(planned.unwrap_or(0), Ordering::Relaxed);
         let millirate = (target_rate.unwrap_or(0.0) * 1000.0) as u64;
         self.target_millirate.store(millirate, Ordering::Relaxed);
@@ -63,6 +67,11 @@ impl Live {
     /// The level is over.
     pub fn end(&self) {
         self.began_ns.store(0, Ordering::Release);
+    }
+
+    /// The level runs in virtual time, which now stands here.
+    pub(crate) fn virtual_time(&self, at: SimTime) {
+        self.virtual_ns.store(at.as_ns().max(1), Ordering::Relaxed);
     }
 
     pub(crate) fn sent(&self) {
@@ -84,6 +93,12 @@ impl Live {
     pub(crate) fn finished(&self, record: &Record) {
         let counter = if record.ok() { &self.done } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that have ended well so far.
+    #[cfg(test)]
+    pub(crate) fn answered(&self) -> u32 {
+        self.done.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Histogram<u64>> {

@@ -69,6 +69,40 @@ impl Output {
     }
 }
 
+/// Decides whose single arrivals a level keeps: without a limit, hours of traffic would fill memory.
+///
+/// Requests are asked about when they end. Of those that end when the room is used up, only the
+/// first and the last arrival are kept, and the report says so.
+#[derive(Clone, Copy, Debug)]
+pub struct StampRoom {
+    left: usize,
+}
+
+impl Default for StampRoom {
+    /// Room for 16 million arrivals, which is 128 MB.
+    fn default() -> Self {
+        Self::of(16 << 20)
+    }
+}
+
+impl StampRoom {
+    /// Room for so many arrivals.
+    pub const fn of(arrivals: usize) -> Self {
+        Self { left: arrivals }
+    }
+
+    /// Keeps the arrivals of a request that has ended, or drops them if they find no room.
+    pub fn keep(&mut self, output: &mut Output) {
+        match self.left.checked_sub(output.stamps.len()) {
+            Some(left) => {
+                self.left = left;
+                output.stamps.shrink_to_fit();
+            }
+            None => output.stamps = Vec::new(),
+        }
+    }
+}
+
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -239,5 +273,25 @@ impl Record {
     /// The last chunk with output; where there was none, the end.
     pub fn last_output(&self) -> SimTime {
         self.output.last.unwrap_or(self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_for_stamps_is_shared_by_the_requests_that_find_some() {
+        let output = |chunks: u64| Output::of((1..=chunks).map(SimTime::from_ns));
+        let mut room = StampRoom::of(5);
+        let kept = [3, 3, 2, 1].map(|chunks| {
+            let mut output = output(chunks);
+            room.keep(&mut output);
+            assert_eq!((output.first, output.chunks), (Some(SimTime::from_ns(1)), chunks as u32));
+            assert_eq!(output.last, Some(SimTime::from_ns(chunks)));
+            output.stamps.len()
+        });
+        // Three, no room for three more, but for two; then nothing is left.
+        assert_eq!(kept, [3, 0, 2, 0]);
     }
 }

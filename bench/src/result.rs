@@ -12,7 +12,7 @@ use llmsim_engine::stats::percentile::{self, Percent};
 use llmsim_engine::units::{SimSpan, SimTime};
 
 use crate::health::{Health, LATE};
-use crate::plan::{Extent, Load};
+use crate::plan::{Arrivals, Extent, Load};
 use crate::record::{FailureClass, Outcome, Record};
 
 /// A level that has been run.
@@ -34,6 +34,8 @@ pub struct Level {
     pub health: Health,
     /// Connections that had to be opened during the measurement.
     pub connections_opened: u32,
+    /// Arrivals that had fallen due and still waited for a slot when the user stopped it.
+    pub never_sent: u32,
     /// The user stopped it.
     pub interrupted: bool,
 }
@@ -135,12 +137,14 @@ pub struct Counts {
 /// How the schedule was kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ArrivalFigures {
-    /// Asked for.
+    /// Asked for; `None` if all at once.
     pub target: Option<f64>,
-    /// In the schedule as drawn.
-    pub offered: f64,
-    /// Sent.
-    pub achieved: f64,
+    /// In the schedule as drawn, up to where it ended or was stopped; `None` if all at once.
+    pub offered: Option<f64>,
+    /// Sent; `None` for fewer than two sends.
+    pub achieved: Option<f64>,
+    /// From the first send to the last.
+    pub spread: SimSpan,
     /// Requests that waited for a slot.
     pub waited: u32,
     /// Sends that fell behind the schedule by over a millisecond without waiting for a slot.
@@ -357,30 +361,52 @@ impl Counts {
 impl ArrivalFigures {
     fn of(level: &Level) -> Option<Self> {
         let Load::Open { arrivals, max_concurrency } = &level.load else { return None };
-        let rate = |count: usize, last: Option<SimTime>| {
-            // Over the asked duration where there is one, else over the arrivals themselves.
-            let over = level.extent.duration.unwrap_or_else(|| {
-                last.map_or(SimSpan::ZERO, |at| at.saturating_since(level.began))
-            });
-            if over > SimSpan::ZERO { count as f64 / over.as_secs_f64() } else { 0.0 }
+        let window = window(level);
+        let rate = |instants: &mut dyn Iterator<Item = SimTime>, more: u32| match window {
+            Some(window) => {
+                let end = level.began + window;
+                let within = instants.filter(|at| *at <= end).count() + more as usize;
+                (window > SimSpan::ZERO).then(|| within as f64 / window.as_secs_f64())
+            }
+            None => rate_between(instants),
         };
-        let scheduled = level.records.iter().map(|record| record.scheduled).max();
-        let sent = level.records.iter().filter_map(|record| record.sent).max();
-        let sent_in_time = level.records.iter().filter(|record| match level.extent.duration {
-            Some(lasts) => record.sent.is_some_and(|at| at <= level.began + lasts),
-            None => record.sent.is_some(),
-        });
+        let scheduled = || level.records.iter().map(|record| record.scheduled);
+        let sends = || level.records.iter().filter_map(|record| record.sent);
+        let spread = sends().max().zip(sends().min()).map(|(last, first)| last - first);
+        let at_once = matches!(arrivals, Arrivals::AtOnce);
         let behind = level.records.iter().filter_map(queue_wait).filter(|wait| *wait > WAITED);
         let behind = u32::try_from(behind.count()).unwrap_or(u32::MAX);
         let capped = max_concurrency.is_some();
         Some(Self {
             target: arrivals.target_rate(),
-            offered: rate(level.records.len(), scheduled),
-            achieved: rate(sent_in_time.count(), sent),
+            offered: rate(&mut scheduled(), level.never_sent).filter(|_| !at_once),
+            achieved: rate(&mut sends(), 0),
+            spread: spread.unwrap_or_default(),
             waited: if capped { behind } else { 0 },
             late: if capped { 0 } else { behind },
         })
     }
+}
+
+/// Over how much time a schedule is counted: the asked duration, or up to where the user stopped
+/// it. `None` where a number of requests ended it, so that the arrivals themselves span the time.
+fn window(level: &Level) -> Option<SimSpan> {
+    let lasted = level.ended.saturating_since(level.began);
+    if level.interrupted {
+        return Some(level.extent.duration.map_or(lasted, |asked| asked.min(lasted)));
+    }
+    let by_count = level.extent.requests.is_some_and(|most| level.planned >= most);
+    level.extent.duration.filter(|_| !by_count)
+}
+
+/// Gaps per second between the first and the last of these instants; `None` without a gap.
+fn rate_between(instants: &mut dyn Iterator<Item = SimTime>) -> Option<f64> {
+    let (mut count, mut first, mut last) = (0_u64, SimTime::from_ns(u64::MAX), SimTime::ZERO);
+    for at in instants {
+        (count, first, last) = (count + 1, first.min(at), last.max(at));
+    }
+    let span = last.saturating_since(first).as_secs_f64();
+    (count > 1 && span > 0.0).then(|| (count - 1) as f64 / span)
 }
 
 impl CachedFigures {
@@ -501,6 +527,13 @@ fn warnings(level: &Level, summary: &Summary, ok: &[&Record]) -> Vec<String> {
              left out",
             summary.counts.sent, level.planned, summary.counts.cut
         ));
+        if level.never_sent > 0 {
+            warnings.push(format!(
+                "{} more requests were due and waited for a slot (--max-concurrency) when it was \
+                 stopped: they are in no percentile",
+                level.never_sent
+            ));
+        }
     }
     warnings
 }

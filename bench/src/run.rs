@@ -20,7 +20,7 @@ use crate::local::Bell;
 use crate::pacer::Pacer;
 use crate::plan::{Extent, Load};
 use crate::progress::Live;
-use crate::record::Record;
+use crate::record::{Record, StampRoom};
 use crate::result::Level;
 use crate::target::http::{Client, Prepared};
 use crate::workload::{Number, Phase, Workload};
@@ -113,6 +113,7 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
     health.elapsed = ended.saturating_since(began);
     health.peak_memory_bytes = crate::os::peak_memory_bytes();
     health.unready = run.feed.borrow().unready;
+    let never_sent = u32::try_from(run.waiting.borrow().len()).unwrap_or(u32::MAX);
     let records = run.take_records();
     Level {
         planned: planned.unwrap_or_else(|| u32::try_from(records.len()).unwrap_or(u32::MAX)),
@@ -123,13 +124,10 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
         extent: spec.extent,
         health,
         connections_opened: context.client.opened() - opened_before,
+        never_sent,
         interrupted: crate::os::interrupted(),
     }
 }
-
-/// Arrivals of single chunks are kept for so many chunks (128 MB); of requests that end after that
-/// only the first and last are, and the report says so.
-const MOST_STAMPS: usize = 16 << 20;
 
 /// State of a running level.
 struct Run {
@@ -142,8 +140,7 @@ struct Run {
     /// Scheduled arrivals that wait for a slot. Bounded by the plan.
     waiting: RefCell<VecDeque<SimTime>>,
     records: RefCell<Vec<Record>>,
-    /// Arrivals kept so far, see [`MOST_STAMPS`].
-    stamps: Cell<usize>,
+    stamps: RefCell<StampRoom>,
     health: RefCell<Health>,
     /// Rung when a stream or request ends.
     ended: Bell,
@@ -159,7 +156,7 @@ impl Run {
             active: Cell::new(0),
             waiting: RefCell::new(VecDeque::new()),
             records: RefCell::new(Vec::new()),
-            stamps: Cell::new(0),
+            stamps: RefCell::default(),
             health: RefCell::new(Health::default()),
             ended: Bell::default(),
         })
@@ -204,12 +201,7 @@ impl Run {
         self.context.live.sent();
         self.context.client.perform(request, &mut record).await;
         self.context.live.finished(&record);
-        let kept = self.stamps.get() + record.output.stamps.len();
-        if kept <= MOST_STAMPS {
-            self.stamps.set(kept);
-        } else {
-            record.output.stamps = Vec::new();
-        }
+        self.stamps.borrow_mut().keep(&mut record.output);
         self.records.borrow_mut().push(record);
     }
 

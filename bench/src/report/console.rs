@@ -71,14 +71,19 @@ pub fn level(settings: &Settings, done: &Measured, stamp: Option<&Stamp>) -> Str
     requests(&mut out, summary);
     throughput(&mut out, summary);
     if let Some(arrivals) = &summary.arrivals {
-        let target = match arrivals.target {
-            Some(rate) => format!("target {}/s", trim(rate)),
-            None => "target all at once".to_owned(),
+        let rate = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.2}/s"));
+        let achieved = rate(arrivals.achieved);
+        let mut line = match arrivals.target {
+            Some(target) => format!(
+                "arrivals    target {}/s · offered {} · achieved {achieved}",
+                trim(target),
+                rate(arrivals.offered)
+            ),
+            None => format!(
+                "arrivals    target all at once · sent within {} ({achieved})",
+                span(arrivals.spread.as_ns() as f64)
+            ),
         };
-        let mut line = format!(
-            "arrivals    {target} · offered {:.2}/s · achieved {:.2}/s",
-            arrivals.offered, arrivals.achieved
-        );
         if let Some(raw) = &summary.raw {
             let wait = |p| raw.queue_wait.percentile(p).map_or("–".into(), span);
             let _ = write!(line, " · queue wait p50 {} · p99 {}", wait(50.0), wait(99.0));
@@ -471,7 +476,8 @@ pub fn sweep_row(sweep: Sweep, done: &Done) -> String {
     let _ = write!(line, "{client:>9}{:>8}", summary.counts.failed);
     if let (Sweep::Rate, Some(arrivals)) = (sweep, summary.arrivals) {
         let raw = summary.raw.as_ref().and_then(|raw| raw.ttft.percentile(99.0));
-        let _ = write!(line, "{:>12.2}{:>12}{:>8}", arrivals.achieved, cell(raw), arrivals.waited);
+        let achieved = arrivals.achieved.map_or("–".into(), |rate| format!("{rate:.2}"));
+        let _ = write!(line, "{achieved:>12}{:>12}{:>8}", cell(raw), arrivals.waited);
     }
     line
 }

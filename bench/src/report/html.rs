@@ -247,7 +247,7 @@ fn figures(stamp: Option<&Stamp>, measured: &Measured) -> Figures {
         requests_per_s: summary.requests_per_s,
         output_tokens_per_s: summary.output_tokens_per_s,
         target_per_s: summary.arrivals.and_then(|arrivals| arrivals.target),
-        achieved_per_s: summary.arrivals.map(|arrivals| arrivals.achieved),
+        achieved_per_s: summary.arrivals.and_then(|arrivals| arrivals.achieved),
         table: table(summary),
         server,
         server_note,

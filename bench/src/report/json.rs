@@ -151,8 +151,9 @@ struct StatJson {
 #[derive(Serialize)]
 struct ArrivalsJson {
     target_per_s: Option<f64>,
-    offered_per_s: f64,
-    achieved_per_s: f64,
+    offered_per_s: Option<f64>,
+    achieved_per_s: Option<f64>,
+    spread_s: f64,
     waited: u32,
     late: u32,
 }
@@ -390,6 +391,7 @@ fn figures<'a>(settings: &Settings, stamp: Option<&Stamp>, measured: &'a Measure
             target_per_s: arrivals.target,
             offered_per_s: arrivals.offered,
             achieved_per_s: arrivals.achieved,
+            spread_s: arrivals.spread.as_secs_f64(),
             waited: arrivals.waited,
             late: arrivals.late,
         }),

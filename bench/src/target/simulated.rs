@@ -20,7 +20,8 @@ use llmsim_engine::wire::chat::ChatRequest;
 
 use crate::health::Health;
 use crate::plan::Load;
-use crate::record::{Failure, FailureClass, Outcome, Record, Usage};
+use crate::progress::Live;
+use crate::record::{Failure, FailureClass, Outcome, Record, StampRoom, Usage};
 use crate::result::Level;
 use crate::run::LevelSpec;
 use crate::workload::{Number, Phase, Workload};
@@ -55,8 +56,20 @@ impl Simulated {
         Self { stall: Some((at, lasts)), ..self }
     }
 
-    /// Runs one level from an idle state.
+    /// Runs one level from an idle state to its end.
     pub fn measure(&self, workload: &Workload, spec: &LevelSpec) -> Level {
+        self.measure_until(workload, spec, &Live::default(), || false)
+    }
+
+    /// Runs one level from an idle state, to its end or until `stop` says so: what is in flight
+    /// then is left as interrupted. How it goes is told to `live`.
+    pub fn measure_until(
+        &self,
+        workload: &Workload,
+        spec: &LevelSpec,
+        live: &Live,
+        stop: impl Fn() -> bool,
+    ) -> Level {
         let mut world = World {
             target: self,
             workload,
@@ -74,10 +87,14 @@ impl Simulated {
             closed: false,
             next: 0,
             records: Vec::new(),
+            stamps: StampRoom::default(),
+            now: SimTime::ZERO,
             ended: SimTime::ZERO,
+            live,
         };
         let planned = match &spec.load {
             Load::Closed { concurrency } => {
+                live.begin(SimTime::ZERO, None, spec.extent.requests);
                 world.closed = true;
                 world.end = spec.extent.duration.map(|lasts| SimTime::ZERO + lasts);
                 for _ in 0..*concurrency {
@@ -87,15 +104,21 @@ impl Simulated {
             }
             Load::Open { arrivals, max_concurrency } => {
                 let offsets = arrivals.draw(spec.extent, spec.seed);
+                let planned = u32::try_from(offsets.len()).ok();
+                live.begin(SimTime::ZERO, arrivals.target_rate(), planned);
                 world.most = max_concurrency.unwrap_or(u32::MAX);
-                world.left = u32::try_from(offsets.len()).ok();
+                world.left = planned;
                 for &at in &offsets {
                     world.arrive(SimTime::ZERO + at);
                 }
-                u32::try_from(offsets.len()).ok()
+                planned
             }
         };
-        world.live();
+        let interrupted = world.live(stop);
+        if interrupted {
+            world.cut_short();
+        }
+        let never_sent = u32::try_from(world.waiting.len()).unwrap_or(u32::MAX);
         let mut records = world.records;
         records.sort_by_key(|record| record.index);
         Level {
@@ -107,7 +130,8 @@ impl Simulated {
             extent: spec.extent,
             health: Health::default(),
             connections_opened: 0,
-            interrupted: false,
+            never_sent,
+            interrupted,
         }
     }
 
@@ -206,7 +230,12 @@ struct World<'a> {
     closed: bool,
     next: u32,
     records: Vec<Record>,
+    stamps: StampRoom,
+    /// The latest instant that was reached.
+    now: SimTime,
+    /// When the last thing happened to a request.
     ended: SimTime,
+    live: &'a Live,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -229,29 +258,48 @@ impl World<'_> {
         self.plan(at, Act::Arrive);
     }
 
-    fn live(&mut self) {
+    /// Lets time pass; true if it was stopped before the end.
+    fn live(&mut self, stop: impl Fn() -> bool) -> bool {
         let mut events = Vec::new();
-        loop {
+        while !stop() {
             let due = (0..self.engines.len())
                 .filter_map(|i| Some((self.target.world_time(self.engines[i].deadline()?), i)))
                 .min();
             let act = self.clients.peek().map(|next| next.0.0);
             match (due, act) {
-                (None, None) => return,
+                (None, None) => return false,
                 (Some((at, engine)), act) if act.is_none_or(|act| at < act) => {
                     let deadline = self.engines[engine].deadline().expect("it was just asked");
                     self.engines[engine].advance(deadline, &mut events);
                     for event in events.drain(..) {
                         self.heard(event);
                     }
+                    self.reach(at);
                     self.ended = self.ended.max(at);
                 }
                 _ => {
-                    let Some(Reverse((at, _, act))) = self.clients.pop() else { return };
+                    let Some(Reverse((at, _, act))) = self.clients.pop() else { return false };
+                    self.reach(at);
                     self.act(at, act);
                 }
             }
         }
+        true
+    }
+
+    fn reach(&mut self, at: SimTime) {
+        self.now = self.now.max(at);
+        self.live.virtual_time(at);
+    }
+
+    /// What is in flight ends here; an answer that was complete but for its last way stays one.
+    fn cut_short(&mut self) {
+        for (mut record, _) in std::mem::take(&mut self.placed).into_values() {
+            record.end = self.now;
+            self.stamps.keep(&mut record.output);
+            self.records.push(record);
+        }
+        self.ended = self.now;
     }
 
     fn act(&mut self, at: SimTime, act: Act) {
@@ -282,6 +330,7 @@ impl World<'_> {
         self.in_flight += 1;
         let mut record = Record::planned(index, scheduled);
         record.sent = Some(now);
+        self.live.sent();
         // The least loaded replica, the first of equals.
         let engine = (0..self.running.len()).min_by_key(|&i| self.running[i]).unwrap_or(0);
         self.running[engine] += 1;
@@ -332,7 +381,9 @@ impl World<'_> {
             }
             What::Resumed { .. } | What::Preempted => {}
             What::Token { index, finish } => {
+                let before = record.output.chunks;
                 record.output.push(at);
+                self.live.chunks(before, record, at);
                 if let Some(usage) = &mut record.usage {
                     usage.completion = index.get();
                 }
@@ -348,7 +399,9 @@ impl World<'_> {
         }
     }
 
-    fn finish(&mut self, record: Record, at: SimTime) {
+    fn finish(&mut self, mut record: Record, at: SimTime) {
+        self.live.finished(&record);
+        self.stamps.keep(&mut record.output);
         self.records.push(record);
         self.in_flight -= 1;
         self.ended = self.ended.max(at);
@@ -443,6 +496,45 @@ default: { synthetic: { tokens: 1000 } }
         assert_eq!(ms(summary.ttft.max()), 100.0 + 1000.0);
         assert_eq!(ms(raw.queue_wait.percentile(50.0)), 500.0);
         assert_eq!(summary.arrivals.expect("an open loop").waited, 10);
+    }
+
+    /// As above, stopped when the third answer is complete at 600 ms: the fourth request has just
+    /// been sent, those that were due at 400, 500 and 600 ms wait.
+    #[test]
+    fn a_level_can_be_stopped_and_what_is_finished_counts() {
+        let mut spec = spec(constant(10.0, Some(1)), 600);
+        spec.extent.duration = Some(SimSpan::from_ms(60_000));
+        let live = Live::default();
+        let level = target().measure_until(&prompts(11), &spec, &live, || live.answered() == 3);
+        let summary = Summary::of(&level, None);
+        let counts = &summary.counts;
+        assert_eq!((counts.planned, counts.sent, counts.completed, counts.cut), (600, 4, 3, 1));
+        assert_eq!((level.never_sent, level.interrupted), (3, true));
+        assert_eq!(summary.duration, SimSpan::from_ms(600));
+        // Over the 600 ms that it ran, not over the minute that was asked for.
+        let arrivals = summary.arrivals.expect("an open loop");
+        assert_eq!(arrivals.offered, Some(7.0 / 0.6));
+        assert_eq!(arrivals.achieved, Some(4.0 / 0.6));
+    }
+
+    #[test]
+    fn a_count_that_ends_the_run_does_not_water_the_rates_down() {
+        let mut spec = spec(constant(10.0, None), 5);
+        spec.extent.duration = Some(SimSpan::from_ms(3_000));
+        let level = target().measure(&prompts(11), &spec);
+        let arrivals = Summary::of(&level, None).arrivals.expect("an open loop");
+        // Four gaps of 100 ms.
+        assert_eq!((arrivals.offered, arrivals.achieved), (Some(10.0), Some(10.0)));
+    }
+
+    #[test]
+    fn a_burst_has_no_offered_rate_but_a_spread() {
+        let load = Load::Open { arrivals: Arrivals::AtOnce, max_concurrency: Some(1) };
+        let level = target().measure(&prompts(11), &spec(load, 5));
+        let arrivals = Summary::of(&level, None).arrivals.expect("an open loop");
+        assert_eq!((arrivals.target, arrivals.offered), (None, None));
+        // One slot, 200 ms each: sent at 0, 200, 400, 600 and 800 ms.
+        assert_eq!((arrivals.achieved, arrivals.spread), (Some(5.0), SimSpan::from_ms(800)));
     }
 
     /// 100 requests at one per 100 ms; from 2 s on the server is frozen for 2 s. With one slot

@@ -155,14 +155,48 @@ fn an_interrupt_prints_and_saves_what_is_finished() {
         .spawn()
         .expect("the program runs");
     silent.recv().expect("the second level begins");
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(killed.expect("kill runs").success());
+    signal(&child, "-INT");
     let out = child.wait_with_output().expect("it ends");
     let shown = text(&out.stdout);
     assert_eq!(out.status.code(), Some(130), "{shown}{}", text(&out.stderr));
     let saved = std::fs::read_to_string(&file).expect("saved");
     assert!(saved.contains("\"completed\": 4"), "the first level is there: {saved}");
     assert!(shown.lines().any(|line| line.trim_start().starts_with("1 ")), "{shown}");
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// The first level has two requests, the second a million: it would take minutes. It is stopped by
+/// two signals at once, as `timeout -s INT` sends them.
+#[test]
+fn a_virtual_sweep_stops_inside_a_level_and_keeps_what_is_finished() {
+    use std::io::BufRead;
+    let file = folder("virtual-interrupt").join("out.json");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
+        .args(["--simulate", "builtin:models", "-m", "qwen-mock-batched", "--rate", "0.01,5000"])
+        .args(["-d", "200", "--input-tokens", "512", "--max-tokens", "512", "--output"])
+        .arg(&file)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    let mut lines = std::io::BufReader::new(child.stdout.take().expect("piped")).lines();
+    let row = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("       0.01 "));
+    assert!(row.is_some(), "the first level is finished");
+    signal(&child, "-INT");
+    signal(&child, "-INT");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130), "it was not killed by the second signal");
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    let interrupted: Vec<bool> = saved
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"interrupted\": "))
+        .map(|value| value.starts_with("true"))
+        .collect();
+    assert_eq!(interrupted, [false, true], "{saved}");
 }
 
 #[test]
