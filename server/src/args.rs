@@ -43,6 +43,9 @@ pub struct Settings {
     pub host: String,
     /// The port to listen on; 0 lets the system choose.
     pub port: u16,
+    /// `--port-per-replica`: the port of the first replica, those of the others follow; with 0 the
+    /// system chooses each, and with nothing there is the shared port alone.
+    pub port_per_replica: Option<u16>,
     /// Threads and where they run.
     pub threads: Threads,
     /// What a connection may ask for.
@@ -282,6 +285,12 @@ struct LowArgs {
     /// Port to listen on; 0 lets the system choose [default: 8080] [LLM_SIM_PORT]
     #[arg(long, value_name = "PORT", help_heading = "Network")]
     port: Option<u16>,
+
+    /// Give each simulated GPU a port of its own beside the shared one, from BASE upwards in the
+    /// order of the configuration; 0 lets the system choose [default: none]
+    /// [LLM_SIM_PORT_PER_REPLICA]
+    #[arg(long, value_name = "BASE", help_heading = "Network")]
+    port_per_replica: Option<u16>,
 
     /// A key that clients must send to use /v1, as `Authorization: Bearer KEY`; may be given several
     /// times [default: none, everyone may] [LLM_SIM_API_KEY, with commas between]
@@ -523,9 +532,23 @@ impl Settings {
         let api_keys = from.api_keys(low.api_keys)?;
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
+        let port_per_replica =
+            from.or_variable(low.port_per_replica, "LLM_SIM_PORT_PER_REPLICA")?;
         // Last, so that a mistyped flag is told before a file is read.
         let config = commands::load(&files).map_err(Mistake)?;
-        Ok(Self { config, files, host, port, threads, limits, logs, summary, metrics, api_keys })
+        Ok(Self {
+            config,
+            files,
+            host,
+            port,
+            port_per_replica,
+            threads,
+            limits,
+            logs,
+            summary,
+            metrics,
+            api_keys,
+        })
     }
 }
 

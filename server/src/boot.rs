@@ -4,10 +4,9 @@
 //! error and nothing half-started.
 
 use std::fmt;
-use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,20 +16,20 @@ use llmsim_engine::observe::{Figures, Recorder};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::SimSpan;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::args::{ApiKeys, IoDriver, Pinning, Priority, Settings};
 use crate::clock::{self, Clock};
 use crate::drain::{self, Control};
+use crate::gate::{Gate, Unavailable};
 use crate::gpu_thread::{GpuThread, Seat};
 use crate::helper;
-use crate::io_thread::{Arrival, Door, IoThread, build_runtime};
+use crate::io_thread::{Door, IoThread, build_runtime};
 use crate::journal;
 use crate::metrics::observatory::{Driver, Observatory, Observed};
 use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
 use crate::metrics::{self, Totals};
 use crate::ring::{Inbox, reports};
-use crate::served::{Home, Limits, Model, Served, Sleep};
+use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
 use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
 use crate::topology::{self, Machine, Topology, Wishes};
@@ -38,14 +37,13 @@ use crate::topology::{self, Machine, Topology, Wishes};
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
-    listener: Arc<TcpListener>,
+    /// The shared port, then those of single replicas in the order of the configuration.
+    gates: Vec<Gate>,
     control: Arc<Control>,
     io_ended: Receiver<()>,
     io_threads: Vec<JoinHandle<()>>,
     gpu_threads: Vec<JoinHandle<()>>,
     inboxes: Vec<Arc<Inbox>>,
-    acceptor: Option<JoinHandle<()>>,
     boot_log: Vec<String>,
     journal: Option<JoinHandle<()>>,
     step_writer: Option<StepWriter>,
@@ -71,6 +69,12 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+impl From<Unavailable> for StartError {
+    fn from(why: Unavailable) -> Self {
+        Self { message: why.to_string() }
+    }
+}
+
 /// Reports that may wait in the ring between a GPU thread and an I/O thread: four steps of a batch
 /// of 1,024. What comes on top spills into a list.
 const RING: usize = 4096;
@@ -88,12 +92,10 @@ impl Server {
         }
         let machine = Machine::look();
         let open_files = sys::raise_open_files();
-        let listener = Arc::new(listen(&settings.host, settings.port)?);
-        let address = listener.local_addr().map_err(|why| StartError {
-            message: format!("the address that was bound cannot be read back: {why}"),
-        })?;
+        let places = places(&settings.config);
+        let mut gates = bind(&settings, places.len())?;
 
-        let gpus = gpus(&settings.config);
+        let gpus: Vec<Gpu> = places.iter().copied().filter(|place| !place.is_here).collect();
         let topology = topology::plan(
             &machine,
             gpus.len(),
@@ -125,14 +127,11 @@ impl Server {
         let overhead = |gpu: &Gpu| settings.config.models[gpu.model].request_overhead;
         let overheads: Vec<_> = gpus.iter().map(overhead).collect();
         let clock = Clock::start();
-        let observed = observe(&settings, &gpus, topology.io.len());
+        let observed = observe(&settings, &places, topology.io.len());
         let io_shards: Vec<_> = topology
             .io
             .iter()
-            .map(|_| {
-                let models = settings.config.models.len();
-                Arc::new(IoShard::new(models, settings.summary.token_samples))
-            })
+            .map(|_| Arc::new(IoShard::new(places.len(), settings.summary.token_samples)))
             .collect();
         let gpu_shards: Vec<_> =
             topology.gpu.iter().map(|_| Arc::new(GpuShard::default())).collect();
@@ -148,7 +147,7 @@ impl Server {
         let connections = connection_limit(settings.limits.max_connections, open_files.soft);
         let served = Arc::new(serve(
             settings.config,
-            &gpus,
+            &places,
             &topology,
             Limits {
                 body: settings.limits.max_body_bytes,
@@ -159,8 +158,11 @@ impl Server {
                 connections,
             },
             settings.api_keys,
-            Arc::clone(&observatory.sleep),
+            Arc::clone(&observatory.sleepers),
         ));
+        let of_gates: Vec<Arc<Served>> = std::iter::once(Arc::clone(&served))
+            .chain((1..gates.len()).map(|gate| Arc::new(served.only(gate - 1))))
+            .collect();
 
         let doors: Vec<Arc<Door>> = topology.io.iter().map(|_| Arc::new(Door::new())).collect();
         let control = Arc::new(Control::new(doors.clone()));
@@ -223,7 +225,7 @@ impl Server {
             let io_thread = IoThread {
                 number: u8::try_from(number).expect("the topology keeps to a few I/O threads"),
                 clock,
-                served: Arc::clone(&served),
+                gates: of_gates.clone(),
                 door: Arc::clone(&doors[number]),
                 rings,
                 inboxes: inboxes.clone(),
@@ -231,7 +233,12 @@ impl Server {
                 metrics_helper: metrics_helper.clone(),
                 control: Arc::clone(&control),
                 shard,
-                figures: observed.here[number].clone(),
+                here: observed.here[number]
+                    .iter()
+                    .map(|(model, figures)| {
+                        (served.models[*model].spec.build(), Arc::clone(figures))
+                    })
+                    .collect(),
                 observatory: Arc::clone(&observatory),
                 entropy: entropy(number),
             };
@@ -253,20 +260,13 @@ impl Server {
         }
         drop(driver_built);
 
-        let acceptor = {
-            let listener = Arc::clone(&listener);
-            let control = Arc::clone(&control);
-            spawn("acceptor".to_owned(), move || accept(&listener, &doors, &control, connections))
-        };
         let mut server = Self {
-            address,
-            listener,
+            gates: Vec::new(),
             control,
             io_ended,
             io_threads,
             gpu_threads,
             inboxes,
-            acceptor: Some(acceptor),
             boot_log: Vec::new(),
             journal,
             step_writer,
@@ -301,14 +301,34 @@ impl Server {
         }
         let stop = Arc::clone(&server.stop_observer);
         server.observer = Some(spawn("observer".to_owned(), move || observatory.run(&stop)));
-        boot_log.push(format!("listening on http://{address}"));
+        for (number, gate) in gates.iter_mut().enumerate() {
+            let number = u16::try_from(number).expect("no more gates than ports");
+            if let Err(why) = gate.open(number, &doors, &server.control, connections) {
+                return Err(StartError { message: format!("no thread for a port: {why}") });
+            }
+            let address = gate.address();
+            boot_log.push(match places.get(usize::from(number).wrapping_sub(1)) {
+                None => format!("listening on http://{address}"),
+                Some(Gpu { model, replica, .. }) => {
+                    let name = &served.models[*model].name;
+                    format!("listening on http://{address} for {name}, replica {replica} alone")
+                }
+            });
+        }
+        server.gates = gates;
         server.boot_log = boot_log;
         Ok(server)
     }
 
     /// Where it listens; with port 0 in the settings, the port that the system chose.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.gates[0].address()
+    }
+
+    /// Where single replicas listen, in the order of the configuration; empty without
+    /// `--port-per-replica`.
+    pub fn replica_addresses(&self) -> Vec<SocketAddr> {
+        self.gates.iter().skip(1).map(Gate::address).collect()
     }
 
     /// What a person should know about this start, a line each.
@@ -330,10 +350,10 @@ impl Server {
     }
 
     fn shut_down(&mut self, grace: Duration) {
-        let Some(acceptor) = self.acceptor.take() else { return };
-        // Wakes the acceptor out of its wait.
-        let _ = SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
-        join(acceptor);
+        if self.io_threads.is_empty() {
+            return;
+        }
+        self.gates.iter_mut().for_each(Gate::close);
         drain::drain(&self.control, self.io_threads.len(), &self.io_ended, grace);
         self.io_threads.drain(..).for_each(join);
         self.inboxes.iter().for_each(|inbox| inbox.close());
@@ -363,24 +383,23 @@ struct Figured {
     seats: Vec<Observed>,
     /// Of each simulated GPU with a timeline of its own.
     gpus: Vec<Arc<Figures>>,
-    /// Of each I/O thread: for models without a timeline, by their place.
-    here: Vec<Vec<Option<Arc<Figures>>>>,
+    /// Of each I/O thread: of those without a timeline, and their models.
+    here: Vec<Vec<(usize, Arc<Figures>)>>,
 }
 
-fn observe(settings: &Settings, gpus: &[Gpu], io_threads: usize) -> Figured {
+fn observe(settings: &Settings, places: &[Gpu], io_threads: usize) -> Figured {
     let models = &settings.config.models;
     let mut seats = Vec::new();
-    let mut figures = |model: usize, replica: u16| {
-        let figures = Observatory::figures(&models[model], settings.summary);
+    let mut figures = |gpu: &Gpu| {
+        let figures = Observatory::figures(&models[gpu.model], settings.summary);
+        let (model, replica) = (gpu.model, gpu.replica);
         seats.push(Observed { model, replica, figures: Arc::clone(&figures) });
         figures
     };
-    let gpus = gpus.iter().map(|gpu| figures(gpu.model, gpu.replica as u16)).collect();
+    let gpus = places.iter().filter(|gpu| !gpu.is_here).map(&mut figures).collect();
     let here = (0..io_threads).map(|_| {
-        let place = models.iter().enumerate();
-        place
-            .map(|(place, model)| (model.engine == EngineSpec::Instant).then(|| figures(place, 0)))
-            .collect()
+        let here = places.iter().filter(|gpu| gpu.is_here);
+        here.map(|gpu| (gpu.model, figures(gpu))).collect()
     });
     let here = here.collect();
     // In the order of the configuration, as they are shown.
@@ -389,28 +408,59 @@ fn observe(settings: &Settings, gpus: &[Gpu], io_threads: usize) -> Figured {
     Figured { all, seats, gpus, here }
 }
 
-/// A simulated GPU with a timeline of its own.
+/// A simulated GPU.
+#[derive(Clone, Copy)]
 struct Gpu {
     model: usize,
-    replica: usize,
+    replica: u16,
+    /// It needs no timeline, and runs wherever it is asked.
+    is_here: bool,
 }
 
-fn gpus(config: &Config) -> Vec<Gpu> {
-    let mut gpus = Vec::new();
-    for (model, spec) in config.models.iter().enumerate() {
-        if spec.engine != EngineSpec::Instant {
-            let replicas = 0..usize::from(spec.replicas.max(1));
-            gpus.extend(replicas.map(|replica| Gpu { model, replica }));
-        }
+/// All simulated GPUs, in the order of the configuration.
+fn places(config: &Config) -> Vec<Gpu> {
+    let models = config.models.iter().enumerate();
+    let places = models.flat_map(|(model, spec)| {
+        let is_here = spec.engine == EngineSpec::Instant;
+        (0..spec.replicas.max(1)).map(move |replica| Gpu { model, replica, is_here })
+    });
+    places.collect()
+}
+
+/// The shared port, and one for each of so many replicas if they are wanted. All are taken before
+/// any is served, so that one that is not to be had leaves nothing behind.
+fn bind(settings: &Settings, replicas: usize) -> Result<Vec<Gate>, StartError> {
+    let Settings { host, port, port_per_replica, .. } = settings;
+    let mut gates = vec![Gate::bind(host, *port, "--port")?];
+    let Some(first) = *port_per_replica else { return Ok(gates) };
+    let last = usize::from(first) + replicas - 1;
+    let flag = "--port-per-replica";
+    if first != 0 && last > usize::from(u16::MAX) {
+        let message = format!(
+            "{flag} {first} leaves no room for {replicas} replicas: their ports would end at \
+             {last}, beyond 65535"
+        );
+        return Err(StartError { message });
     }
-    gpus
+    if first != 0 && (usize::from(first)..=last).contains(&usize::from(*port)) {
+        let message = format!(
+            "--port {port} is one of the ports {first} to {last} that {flag} gives to the \
+             {replicas} replicas: choose one outside"
+        );
+        return Err(StartError { message });
+    }
+    for replica in 0..replicas as u16 {
+        let port = if first == 0 { 0 } else { first + replica };
+        gates.push(Gate::bind(host, port, flag)?);
+    }
+    Ok(gates)
 }
 
 /// A tap for each GPU and the thread that they lead to, if a step log or a trace is wanted.
 fn step_taps(
     settings: &Settings,
     gpus: &[Gpu],
-    names: &[(String, usize)],
+    names: &[(String, u16)],
 ) -> Result<(Vec<Option<Tap>>, Option<StepWriter>), StartError> {
     let named = gpus.iter().zip(names).map(|(gpu, (model, replica))| {
         let blocks = usable_blocks(&settings.config.models[gpu.model].engine);
@@ -429,34 +479,42 @@ fn step_taps(
 
 fn serve(
     config: Config,
-    gpus: &[Gpu],
+    places: &[Gpu],
     topology: &Topology,
     limits: Limits,
     api_keys: ApiKeys,
-    sleep: Arc<Sleep>,
+    sleepers: Arc<Sleepers>,
 ) -> Served {
-    let mut homes: Vec<Vec<Home>> = config.models.iter().map(|_| Vec::new()).collect();
+    let on_threads: Vec<usize> = (0..places.len()).filter(|&at| !places[at].is_here).collect();
+    let mut homes = vec![None; places.len()];
     for (thread, seats) in topology.gpu.iter().enumerate() {
         for (seat, &gpu) in seats.gpus.iter().enumerate() {
-            homes[gpus[gpu].model].push(Home::Thread { thread: thread as u16, seat: seat as u16 });
+            let home = Home::Thread { thread: thread as u16, seat: seat as u16 };
+            homes[on_threads[gpu]] = Some(home);
         }
     }
-    let models = config.models.into_iter().zip(homes).map(|(spec, mut homes)| {
-        if homes.is_empty() {
-            homes.push(Home::Here);
-        }
-        Model::new(spec.name, spec.context_length, spec.engine, homes)
-    });
+    let mut replicas: Vec<Vec<Replica>> = config.models.iter().map(|_| Vec::new()).collect();
+    let mut seats_here = 0..;
+    for (place, (gpu, home)) in places.iter().zip(homes).enumerate() {
+        let here = || Home::Here { seat: seats_here.next().expect("endless") };
+        let home = home.unwrap_or_else(here);
+        replicas[gpu.model].push(Replica { number: gpu.replica, place, home });
+    }
+    let models =
+        config.models.into_iter().zip(replicas).map(|(spec, replicas)| {
+            Model::new(spec.name, spec.context_length, spec.engine, replicas)
+        });
     let version = env!("CARGO_PKG_VERSION");
     Served {
         models: models.collect(),
-        responses: config.responses,
+        responses: Arc::new(config.responses),
         started: clock::unix_seconds(),
         fingerprint: format!("fp_{:010x}", Seed::new(0).with(version.as_bytes()).value() >> 24),
         limits,
         api_keys,
-        sleep,
-        vocabulary: Mutex::default(),
+        sleep: Sleep::new(sleepers, (0..places.len()).collect()),
+        scope: Scope::Server,
+        vocabulary: Arc::default(),
     }
 }
 
@@ -506,82 +564,6 @@ fn describe(
         ));
     }
     log
-}
-
-fn listen(host: &str, port: u16) -> Result<TcpListener, StartError> {
-    let failed = |why: io::Error| {
-        let hint = match why.kind() {
-            io::ErrorKind::AddrInUse => {
-                "; another program uses the port: stop it, or choose another with --port"
-            }
-            io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
-            io::ErrorKind::AddrNotAvailable => "; this machine has no such address: see --host",
-            _ => "",
-        };
-        StartError { message: format!("cannot listen on {host}:{port}: {why}{hint}") }
-    };
-    let addresses = (host, port).to_socket_addrs().map_err(failed)?;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match bind(address) {
-            Ok(listener) => return Ok(listener),
-            Err(why) => last = why,
-        }
-    }
-    Err(failed(last))
-}
-
-/// Without SO_REUSEPORT: with it, a second server on the same port would start and take half of the
-/// connections.
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    // A thousand clients that connect at once are not made to wait a second for their retry.
-    const BACKLOG: i32 = 4096;
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Takes connections and deals them out in turn until the listener is shut down.
-fn accept(listener: &TcpListener, doors: &[Arc<Door>], control: &Control, limit: usize) {
-    let mut next = 0;
-    loop {
-        let socket = match listener.accept() {
-            Ok((socket, _)) => socket,
-            Err(why) if why.raw_os_error() == Some(libc::EINVAL) => return,
-            Err(why) => {
-                // Out of files or memory: the connection stays in the backlog.
-                if matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
-                    thread::sleep(Duration::from_millis(10));
-                }
-                continue;
-            }
-        };
-        let open = control.connection_opened();
-        // Some more are taken in to be told so; beyond that the connection is just closed.
-        if open > limit + 256 || prepare(&socket).is_err() {
-            control.connection_closed();
-            continue;
-        }
-        let mut arrival = Arrival { socket, turned_away: open > limit };
-        let door = &doors[next % doors.len()];
-        next += 1;
-        while let Err(back) = door.arrivals.push(arrival) {
-            arrival = back;
-            door.bell.ring();
-            thread::sleep(Duration::from_millis(1));
-        }
-        door.bell.ring();
-    }
-}
-
-fn prepare(socket: &std::net::TcpStream) -> io::Result<()> {
-    // With the default the kernel takes 4 MB of a stream that nobody reads.
-    const SEND_BUFFER: usize = 64 * 1024;
-    socket.set_nonblocking(true)?;
-    socket.set_nodelay(true)?;
-    SockRef::from(socket).set_send_buffer_size(SEND_BUFFER)
 }
 
 /// What a thread does before its work.

@@ -42,6 +42,8 @@ use crate::sys;
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) socket: StdStream,
+    /// The gate that it came by.
+    pub(crate) gate: u16,
     /// Over the limit: say so, and close.
     pub(crate) turned_away: bool,
 }
@@ -64,7 +66,8 @@ impl Door {
 pub(crate) struct IoThread {
     pub(crate) number: u8,
     pub(crate) clock: Clock,
-    pub(crate) served: Arc<Served>,
+    /// What each gate serves; the shared one is the first.
+    pub(crate) gates: Vec<Arc<Served>>,
     pub(crate) door: Arc<Door>,
     /// One ring per GPU thread.
     pub(crate) rings: Vec<rtrb::Consumer<Report>>,
@@ -75,16 +78,30 @@ pub(crate) struct IoThread {
     pub(crate) metrics_helper: Helper,
     pub(crate) control: Arc<Control>,
     pub(crate) shard: Arc<IoShard>,
-    /// Of the models that need no timeline, by the model's place: what this thread does of them.
-    pub(crate) figures: Vec<Option<Arc<Figures>>>,
+    /// Engines that need no timeline, in the order of their seats here, and what they do.
+    pub(crate) here: Vec<(Engine, Arc<Figures>)>,
     pub(crate) observatory: Arc<Observatory>,
     pub(crate) entropy: u64,
 }
 
-/// What all tasks of an I/O thread share.
+/// An I/O thread as the connections of one gate see it.
 pub(crate) struct Io {
-    pub(crate) clock: Clock,
+    /// What the gate serves.
     pub(crate) served: Arc<Served>,
+    hall: Rc<Hall>,
+}
+
+impl std::ops::Deref for Io {
+    type Target = Hall;
+
+    fn deref(&self) -> &Hall {
+        &self.hall
+    }
+}
+
+/// What all tasks of an I/O thread share.
+pub(crate) struct Hall {
+    pub(crate) clock: Clock,
     pub(crate) generations: RefCell<Generations>,
     pub(crate) helper: Helper,
     /// For the rendering of metrics.
@@ -94,8 +111,8 @@ pub(crate) struct Io {
     inboxes: Vec<Arc<Inbox>>,
     /// Cancellations that found an inbox full, to be tried again.
     unsent: RefCell<VecDeque<(u16, Order)>>,
-    /// The engines of models that need no timeline, by the model's place.
-    engines: RefCell<Vec<Option<(Engine, Recorder)>>>,
+    /// The engines that need no timeline, by seat.
+    engines: RefCell<Vec<(Engine, Recorder)>>,
     events: RefCell<Vec<Event>>,
     reports: RefCell<Vec<Report>>,
     conns: RefCell<Conns>,
@@ -158,11 +175,10 @@ impl IoThread {
     /// Runs until the server has drained or is cut; to be called on the thread's own stack.
     pub(crate) fn run(self, runtime: &mut Runtime) {
         sys::smallest_timer_slack();
-        let Self { number, clock, served, door, mut rings, inboxes, .. } = self;
-        let engines = served.models.iter().zip(self.figures).map(|(model, figures)| {
-            figures.map(|figures| (model.spec.build(), Recorder::new(figures)))
-        });
-        let io = Rc::new(Io {
+        let Self { number, clock, gates, door, mut rings, inboxes, .. } = self;
+        let engines =
+            self.here.into_iter().map(|(engine, figures)| (engine, Recorder::new(figures)));
+        let hall = Rc::new(Hall {
             clock,
             generations: RefCell::new(Generations::new(number, clock, Arc::clone(&self.shard))),
             helper: self.helper,
@@ -180,13 +196,16 @@ impl IoThread {
             control: self.control,
             shard: self.shard,
             told_phase: Cell::new(Phase::Serving),
-            served,
         });
+        let gates: Vec<Rc<Io>> = gates
+            .into_iter()
+            .map(|served| Rc::new(Io { served, hall: Rc::clone(&hall) }))
+            .collect();
         runtime.block_on(async {
-            monoio::spawn(sweep(Rc::clone(&io)));
+            monoio::spawn(sweep(Rc::clone(&hall)));
             let pass = Rc::new(RefCell::new(Pass::default()));
             monoio::spawn(pass_the_turn(Rc::clone(&pass)));
-            poll_fn(|cx| io.dispatch(cx, &door, &mut rings, &pass)).await;
+            poll_fn(|cx| hall.dispatch(cx, &gates, &door, &mut rings, &pass)).await;
         });
     }
 }
@@ -211,7 +230,7 @@ async fn pass_the_turn(pass: Rc<RefCell<Pass>>) {
     .await;
 }
 
-async fn sweep(io: Rc<Io>) {
+async fn sweep(io: Rc<Hall>) {
     loop {
         monoio::time::sleep(SWEEP).await;
         let now = io.clock.now();
@@ -223,9 +242,106 @@ async fn sweep(io: Rc<Io>) {
 }
 
 impl Io {
+    fn welcome(self: &Rc<Self>, arrival: Arrival) {
+        self.shard.accepted.add(1);
+        let Ok(stream) = TcpStream::from_std(arrival.socket) else {
+            self.control.connection_closed();
+            return;
+        };
+        let conn = Rc::new(Conn::new(stream));
+        let slot = self.conns.borrow_mut().enter(Rc::clone(&conn));
+        self.shard.connections.add(1);
+        if self.told_phase.get() == Phase::Cutting {
+            conn.signal(Signal::Cut);
+        }
+        let io = Rc::clone(self);
+        monoio::spawn(async move {
+            if arrival.turned_away {
+                io.shard.turned_away.add(1);
+                let limit = io.served.limits.connections;
+                connection::turn_away(Rc::clone(&io), conn, limit).await;
+            } else {
+                connection::serve(Rc::clone(&io), conn).await;
+            }
+            io.farewell(slot);
+        });
+    }
+
+    /// Enters a generation and hands its job to an engine.
+    pub(crate) fn submit(
+        &self,
+        conn: &Rc<Conn>,
+        answer: Answer,
+        delivery: Delivery,
+        received: SimTime,
+    ) -> Result<Address, ApiError> {
+        let Some(replica) = self.served.next_replica(answer.model) else {
+            return Err(ApiError::asleep());
+        };
+        let mut generations = self.generations.borrow_mut();
+        let address = generations.open(Rc::clone(conn), answer, replica, delivery, received);
+        let job = generations.job(address);
+        match replica.home {
+            Home::Thread { thread, seat } => {
+                let order = Order::Submit { seat, at: self.clock.now(), received, job };
+                if self.inboxes[usize::from(thread)].push(order).is_err() {
+                    generations.close(address, Outcome::Refused);
+                    return Err(ApiError::overloaded(1));
+                }
+            }
+            Home::Here { seat } => {
+                let mut engines = self.engines.borrow_mut();
+                let (engine, recorder) = &mut engines[usize::from(seat)];
+                let mut reports = self.reports.borrow_mut();
+                reports.clear();
+                let (id, now) = (job.id, self.clock.now());
+                recorder.submitted(&Submitted {
+                    job: id,
+                    prompt: job.prompt,
+                    max_tokens: job.max_tokens,
+                    arrived: received,
+                    queued: now,
+                });
+                reports.push(match engine.submit(now, job) {
+                    Verdict::Queued => Report::Queued(id, now),
+                    Verdict::Refused(why) => {
+                        recorder.refused(id, why);
+                        Report::Refused(id, why)
+                    }
+                });
+                let mut events = self.events.borrow_mut();
+                engine.advance(now, &mut events);
+                let released = self.clock.now();
+                for event in events.drain(..) {
+                    recorder.happened(&event, released);
+                    reports.push(Report::Event(event, released));
+                }
+                recorder.settle();
+                generations.apply_and_send(address, &reports);
+                events.shrink_to(KEPT_EVENTS);
+                reports.clear();
+                reports.shrink_to(KEPT_EVENTS);
+            }
+        }
+        Ok(address)
+    }
+
+    /// Tells every simulated GPU behind this gate to forget its cached prefixes.
+    pub(crate) fn reset_prefix_caches(&self) {
+        let at = self.clock.now();
+        for replica in self.served.models.iter().flat_map(|model| model.replicas()) {
+            if let Home::Thread { thread, seat } = replica.home {
+                self.order(thread, Order::ResetPrefixCache { seat, at });
+            }
+        }
+    }
+}
+
+impl Hall {
     fn dispatch(
-        self: &Rc<Self>,
+        &self,
         cx: &mut Context<'_>,
+        gates: &[Rc<Io>],
         door: &Door,
         rings: &mut [rtrb::Consumer<Report>],
         pass: &RefCell<Pass>,
@@ -235,7 +351,7 @@ impl Io {
         loop {
             self.follow_phase();
             while let Some(arrival) = door.arrivals.pop() {
-                self.welcome(arrival);
+                gates[usize::from(arrival.gate)].welcome(arrival);
             }
             self.take_reports(rings);
             if self.generations.borrow_mut().send_some(SENDS_PER_TURN) {
@@ -295,31 +411,6 @@ impl Io {
         }
     }
 
-    fn welcome(self: &Rc<Self>, arrival: Arrival) {
-        self.shard.accepted.add(1);
-        let Ok(stream) = TcpStream::from_std(arrival.socket) else {
-            self.control.connection_closed();
-            return;
-        };
-        let conn = Rc::new(Conn::new(stream));
-        let slot = self.conns.borrow_mut().enter(Rc::clone(&conn));
-        self.shard.connections.add(1);
-        if self.told_phase.get() == Phase::Cutting {
-            conn.signal(Signal::Cut);
-        }
-        let io = Rc::clone(self);
-        monoio::spawn(async move {
-            if arrival.turned_away {
-                io.shard.turned_away.add(1);
-                let limit = io.served.limits.connections;
-                connection::turn_away(Rc::clone(&io), conn, limit).await;
-            } else {
-                connection::serve(Rc::clone(&io), conn).await;
-            }
-            io.farewell(slot);
-        });
-    }
-
     fn farewell(&self, slot: usize) {
         self.conns.borrow_mut().leave(slot);
         self.shard.connections.set(self.shard.connections.get() - 1);
@@ -327,65 +418,6 @@ impl Io {
         if self.told_phase.get() != Phase::Serving && self.conns.borrow().open == 0 {
             self.control.wake_io_threads();
         }
-    }
-
-    /// Enters a generation and hands its job to an engine.
-    pub(crate) fn submit(
-        &self,
-        conn: &Rc<Conn>,
-        answer: Answer,
-        delivery: Delivery,
-        received: SimTime,
-    ) -> Result<Address, ApiError> {
-        let model = answer.model;
-        let home = self.served.models[model].home();
-        let mut generations = self.generations.borrow_mut();
-        let address = generations.open(Rc::clone(conn), answer, home, delivery, received);
-        let job = generations.job(address);
-        match home {
-            Home::Thread { thread, seat } => {
-                let order = Order::Submit { seat, at: self.clock.now(), received, job };
-                if self.inboxes[usize::from(thread)].push(order).is_err() {
-                    generations.close(address, Outcome::Refused);
-                    return Err(ApiError::overloaded(1));
-                }
-            }
-            Home::Here => {
-                let mut engines = self.engines.borrow_mut();
-                let (engine, recorder) =
-                    engines[model].as_mut().expect("built for every model that is here");
-                let mut reports = self.reports.borrow_mut();
-                reports.clear();
-                let (id, now) = (job.id, self.clock.now());
-                recorder.submitted(&Submitted {
-                    job: id,
-                    prompt: job.prompt,
-                    max_tokens: job.max_tokens,
-                    arrived: received,
-                    queued: now,
-                });
-                reports.push(match engine.submit(now, job) {
-                    Verdict::Queued => Report::Queued(id, now),
-                    Verdict::Refused(why) => {
-                        recorder.refused(id, why);
-                        Report::Refused(id, why)
-                    }
-                });
-                let mut events = self.events.borrow_mut();
-                engine.advance(now, &mut events);
-                let released = self.clock.now();
-                for event in events.drain(..) {
-                    recorder.happened(&event, released);
-                    reports.push(Report::Event(event, released));
-                }
-                recorder.settle();
-                generations.apply_and_send(address, &reports);
-                events.shrink_to(KEPT_EVENTS);
-                reports.clear();
-                reports.shrink_to(KEPT_EVENTS);
-            }
-        }
-        Ok(address)
     }
 
     /// Takes a finished generation out of the table.
@@ -398,19 +430,9 @@ impl Io {
     /// Takes an unfinished generation out of the table and tells its engine to stop.
     pub(crate) fn give_up(&self, address: Address, outcome: Outcome) {
         let Some(ended) = self.generations.borrow_mut().close(address, outcome) else { return };
-        if let (Home::Thread { thread, seat }, None) = (ended.home, ended.finish) {
+        if let (Home::Thread { thread, seat }, None) = (ended.replica.home, ended.finish) {
             let order = Order::Cancel { seat, at: self.clock.now(), id: address.job_id() };
             self.order(thread, order);
-        }
-    }
-
-    /// Tells every simulated GPU to forget its cached prefixes.
-    pub(crate) fn reset_prefix_caches(&self) {
-        let at = self.clock.now();
-        for home in self.served.models.iter().flat_map(|model| model.homes()) {
-            if let &Home::Thread { thread, seat } = home {
-                self.order(thread, Order::ResetPrefixCache { seat, at });
-            }
         }
     }
 

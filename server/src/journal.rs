@@ -66,7 +66,7 @@ struct Text {
 
 /// The files of the journals of `gpus`: `PATH` for a single one, else `PATH.MODEL.REPLICA`, the
 /// model's name percent-encoded; the event log has `.events` behind that.
-pub(crate) fn paths(path: &Path, gpus: &[(String, usize)]) -> Vec<PathBuf> {
+pub(crate) fn paths(path: &Path, gpus: &[(String, u16)]) -> Vec<PathBuf> {
     let with = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);

@@ -10,6 +10,7 @@ pub mod boot;
 mod clock;
 pub mod commands;
 mod drain;
+mod gate;
 mod gpu_thread;
 mod helper;
 mod http;

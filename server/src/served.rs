@@ -1,5 +1,9 @@
 //! What is served: the configuration as all threads read it. But for sleeping and the memory behind
 //! `/detokenize`, it never changes after the start.
+//!
+//! A port of one replica serves a part of it, and that part is a [`Served`] like the whole. The
+//! invariant: whoever answers a request sees what its port serves and nothing else, so that nobody
+//! has to ask which port it came by.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -18,46 +22,125 @@ use crate::args::ApiKeys;
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) models: Vec<Model>,
-    pub(crate) responses: Responses,
+    pub(crate) responses: Arc<Responses>,
     /// Seconds since 1970 at which the server started.
     pub(crate) started: u64,
     /// `system_fingerprint`: the same as long as answers are.
     pub(crate) fingerprint: String,
     pub(crate) limits: Limits,
     pub(crate) api_keys: ApiKeys,
-    pub(crate) sleep: Arc<Sleep>,
+    pub(crate) sleep: Sleep,
+    /// What of the server this is.
+    pub(crate) scope: Scope,
     /// Behind `/detokenize`; taken by helpers only.
-    pub(crate) vocabulary: Mutex<Vocabulary>,
+    pub(crate) vocabulary: Arc<Mutex<Vocabulary>>,
 }
 
-/// Whether the server sleeps: the one thing here that a request can change.
-#[derive(Debug, Default)]
-pub(crate) struct Sleep(AtomicU8);
+/// What a port serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All models, each with all its replicas.
+    Server,
+    /// One replica, by its place among all.
+    Replica(usize),
+}
 
-impl Sleep {
-    pub(crate) fn set(&self, state: SleepState) {
-        let level = match state {
-            SleepState::Awake => 0,
-            SleepState::WeightsOffloaded => 1,
-            SleepState::DiscardAll => 2,
-        };
-        self.0.store(level, Ordering::Relaxed);
+impl Scope {
+    /// Whether the replica at this place is in it.
+    pub(crate) fn has(self, place: usize) -> bool {
+        match self {
+            Self::Server => true,
+            Self::Replica(only) => only == place,
+        }
+    }
+}
+
+/// Who of all replicas sleeps: the one thing here that a request can change.
+#[derive(Debug)]
+pub(crate) struct Sleepers(Box<[AtomicU8]>);
+
+impl Sleepers {
+    /// So many replicas, all awake.
+    pub(crate) fn new(replicas: usize) -> Self {
+        Self((0..replicas).map(|_| AtomicU8::new(0)).collect())
     }
 
-    pub(crate) fn state(&self) -> SleepState {
-        match self.0.load(Ordering::Relaxed) {
+    pub(crate) fn state(&self, place: usize) -> SleepState {
+        match self.0[place].load(Ordering::Relaxed) {
             0 => SleepState::Awake,
             1 => SleepState::WeightsOffloaded,
             _ => SleepState::DiscardAll,
         }
     }
 
+    fn set(&self, place: usize, state: SleepState) {
+        let level = match state {
+            SleepState::Awake => 0,
+            SleepState::WeightsOffloaded => 1,
+            SleepState::DiscardAll => 2,
+        };
+        self.0[place].store(level, Ordering::Relaxed);
+    }
+}
+
+/// The replicas of a port, as far as sleeping goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Sleep {
+    all: Arc<Sleepers>,
+    places: Vec<usize>,
+}
+
+impl Sleep {
+    pub(crate) fn new(all: Arc<Sleepers>, places: Vec<usize>) -> Self {
+        Self { all, places }
+    }
+
+    /// Puts all of them into a state.
+    pub(crate) fn set(&self, state: SleepState) {
+        self.places.iter().for_each(|&place| self.all.set(place, state));
+    }
+
+    /// Whether none of them is awake.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.state() != SleepState::Awake
+        self.places.iter().all(|&place| self.all.state(place) != SleepState::Awake)
+    }
+
+    fn is_awake(&self, replica: &Replica) -> bool {
+        self.all.state(replica.place) == SleepState::Awake
     }
 }
 
 impl Served {
+    /// What the port of one replica serves: this much of all.
+    pub(crate) fn only(&self, place: usize) -> Self {
+        let model = self.models.iter().find_map(|model| {
+            let replica = model.replicas.iter().find(|replica| replica.place == place)?;
+            Some(Model { replicas: vec![*replica], next: AtomicUsize::new(0), ..model.clone() })
+        });
+        Self {
+            models: model.into_iter().collect(),
+            responses: Arc::clone(&self.responses),
+            started: self.started,
+            fingerprint: self.fingerprint.clone(),
+            limits: self.limits,
+            api_keys: self.api_keys.clone(),
+            sleep: Sleep::new(Arc::clone(&self.sleep.all), vec![place]),
+            scope: Scope::Replica(place),
+            vocabulary: Arc::clone(&self.vocabulary),
+        }
+    }
+
+    /// The simulated GPU for the next request of a model: in turn, sleeping ones left out.
+    pub(crate) fn next_replica(&self, model: usize) -> Option<Replica> {
+        let Model { replicas, next, .. } = &self.models[model];
+        if let [only] = replicas[..] {
+            return self.sleep.is_awake(&only).then_some(only);
+        }
+        let turn = next.fetch_add(1, Ordering::Relaxed) % replicas.len();
+        let (before, after) = replicas.split_at(turn);
+        after.iter().chain(before).find(|replica| self.sleep.is_awake(replica)).copied()
+    }
+
     /// The model of requests that name none.
     pub(crate) fn first_model(&self) -> &Model {
         self.models.first().expect("a configuration has at least one model")
@@ -77,16 +160,32 @@ pub(crate) struct Model {
     /// With prefix caching: tokens per block.
     pub(crate) cached_blocks: Option<NonZeroU32>,
     pub(crate) takes_priority: bool,
-    /// One per replica.
-    homes: Vec<Home>,
+    replicas: Vec<Replica>,
     next: AtomicUsize,
+}
+
+impl Clone for Model {
+    fn clone(&self) -> Self {
+        let Self { name, context, spec, replicas, .. } = self;
+        Self::new(name.clone(), *context, spec.clone(), replicas.clone())
+    }
+}
+
+/// One simulated GPU of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    /// Its number among those of its model.
+    pub(crate) number: u16,
+    /// Its place among all of the server, in the order of the configuration.
+    pub(crate) place: usize,
+    pub(crate) home: Home,
 }
 
 /// Where a simulated GPU runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// On the I/O thread of whoever asks: it needs no timeline.
-    Here,
+    /// On the I/O thread of whoever asks, in one of its seats: it needs no timeline.
+    Here { seat: u16 },
     /// On a GPU thread, in one of its seats.
     Thread { thread: u16, seat: u16 },
 }
@@ -109,8 +208,13 @@ pub(crate) struct Limits {
 }
 
 impl Model {
-    pub(crate) fn new(name: String, context: Tokens, spec: EngineSpec, homes: Vec<Home>) -> Self {
-        assert!(!homes.is_empty(), "a model has at least one replica");
+    pub(crate) fn new(
+        name: String,
+        context: Tokens,
+        spec: EngineSpec,
+        replicas: Vec<Replica>,
+    ) -> Self {
+        assert!(!replicas.is_empty(), "a model has at least one replica");
         let (cached_blocks, takes_priority) = match &spec {
             EngineSpec::Scheduler(spec) => (
                 if spec.prefix_caching { NonZeroU32::new(spec.block_size.get()) } else { None },
@@ -119,15 +223,7 @@ impl Model {
             EngineSpec::Instant | EngineSpec::FixedRate(_) => (None, false),
         };
         let next = AtomicUsize::new(0);
-        Self { name, context, spec, cached_blocks, takes_priority, homes, next }
-    }
-
-    /// The replica for the next request: in turn.
-    pub(crate) fn home(&self) -> Home {
-        match self.homes[..] {
-            [only] => only,
-            _ => self.homes[self.next.fetch_add(1, Ordering::Relaxed) % self.homes.len()],
-        }
+        Self { name, context, spec, cached_blocks, takes_priority, replicas, next }
     }
 
     /// Tokens that the KV cache of one replica holds.
@@ -142,8 +238,8 @@ impl Model {
         }
     }
 
-    /// All its replicas.
-    pub(crate) fn homes(&self) -> &[Home] {
-        &self.homes
+    /// Those of its simulated GPUs that are served here.
+    pub(crate) fn replicas(&self) -> &[Replica] {
+        &self.replicas
     }
 }

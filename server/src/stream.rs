@@ -22,7 +22,7 @@ use crate::http::connection::{Conn, Signal};
 use crate::metrics::record::{IoShard, Outcome};
 use crate::metrics::timing::Timing;
 use crate::ring::Report;
-use crate::served::Home;
+use crate::served::Replica;
 use crate::sys;
 
 /// One request being answered.
@@ -30,7 +30,7 @@ use crate::sys;
 pub(crate) struct Generation {
     conn: Rc<Conn>,
     answer: Answer,
-    home: Home,
+    replica: Replica,
     delivery: Delivery,
     received: SimTime,
     /// The engine holds it.
@@ -84,7 +84,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) answer: Answer,
-    pub(crate) home: Home,
+    pub(crate) replica: Replica,
     pub(crate) cached: Tokens,
     pub(crate) released: u32,
     pub(crate) finish: Option<Finish>,
@@ -146,7 +146,7 @@ impl Generations {
         &mut self,
         conn: Rc<Conn>,
         answer: Answer,
-        home: Home,
+        replica: Replica,
         delivery: Delivery,
         received: SimTime,
     ) -> Address {
@@ -154,7 +154,7 @@ impl Generations {
         let entry = Generation {
             conn,
             answer,
-            home,
+            replica,
             delivery,
             received,
             queued: false,
@@ -213,7 +213,7 @@ impl Generations {
         self.shard.finish(outcome);
         Some(Ended {
             answer: entry.answer,
-            home: entry.home,
+            replica: entry.replica,
             cached: entry.cached,
             released: entry.released,
             finish: entry.finish,
@@ -476,7 +476,7 @@ impl Generation {
             return;
         }
         let times = u64::from(count);
-        let delivery = &shard.models[self.answer.model];
+        let delivery = &shard.replicas[self.replica.place];
         // Tokens of one write are all as late as the oldest of them: never flattering.
         let lag = now.saturating_since(self.oldest_unsent);
         if self.lags {

@@ -22,6 +22,8 @@ pub struct EngineView<'a> {
     pub reading: &'a Reading,
     /// Its KV cache; `None` for engines without one.
     pub cache: Option<CacheConfig>,
+    /// Whether it sleeps.
+    pub sleep: SleepState,
 }
 
 /// What is told of a KV cache's settings.
@@ -37,7 +39,7 @@ pub struct CacheConfig {
     pub gpu_memory_utilization: f64,
 }
 
-/// Whether the engines sleep: vLLM's `sleep_state`.
+/// Whether an engine sleeps: vLLM's `sleep_state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SleepState {
     /// They serve.
@@ -50,9 +52,9 @@ pub enum SleepState {
 }
 
 /// vLLM's families for these engines; `now` is the Unix time in seconds.
-pub fn families(engines: &[EngineView<'_>], sleep: SleepState, now: f64) -> Vec<Family> {
+pub fn families(engines: &[EngineView<'_>], now: f64) -> Vec<Family> {
     let mut all = Vec::with_capacity(50);
-    let mut show = Shown { engines, sleep, all: &mut all };
+    let mut show = Shown { engines, all: &mut all };
     own(&mut show, now);
     old_spellings(&mut show);
     all
@@ -64,7 +66,6 @@ type Shows<'a> = &'a dyn Fn(&Reading) -> f64;
 /// Families under construction.
 struct Shown<'a> {
     engines: &'a [EngineView<'a>],
-    sleep: SleepState,
     all: &'a mut Vec<Family>,
 }
 
@@ -200,20 +201,24 @@ fn queues(show: &mut Shown<'_>) {
         "reason",
         &[("capacity", &|reading| reading.waiting as f64), ("deferred", &none)],
     );
-    let sleep = show.sleep;
-    let is = |state| move |_: &Reading| f64::from(u8::from(sleep == state));
-    show.split(
+    let mut sleep = Family::new(
         "vllm:engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
          weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
         Kind::Gauge,
-        "sleep_state",
-        &[
-            ("awake", &is(SleepState::Awake)),
-            ("weights_offloaded", &is(SleepState::WeightsOffloaded)),
-            ("discard_all", &is(SleepState::DiscardAll)),
-        ],
     );
+    for engine in show.engines {
+        for (word, state) in [
+            ("awake", SleepState::Awake),
+            ("weights_offloaded", SleepState::WeightsOffloaded),
+            ("discard_all", SleepState::DiscardAll),
+        ] {
+            let mut labels = labels(engine);
+            labels.push(("sleep_state", word.into()));
+            sleep.number(labels, f64::from(u8::from(engine.sleep == state)));
+        }
+    }
+    show.all.push(sleep);
 }
 
 fn caches(show: &mut Shown<'_>) {

@@ -163,8 +163,8 @@ fn shown(scenario: &Scenario, reading: &Reading) -> Vec<Family> {
         prefix_caching: spec.prefix_caching,
         gpu_memory_utilization: 0.92,
     });
-    let engine = EngineView { model: "sim", replica: 0, reading, cache };
-    families(&[engine], SleepState::Awake, 1.0)
+    let engine = EngineView { model: "sim", replica: 0, reading, cache, sleep: SleepState::Awake };
+    families(&[engine], 1.0)
 }
 
 /// What a vLLM without LoRA and of this release does not show.

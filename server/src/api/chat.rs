@@ -370,7 +370,7 @@ mod tests {
     use llmsim_engine::units::SimSpan;
 
     use super::*;
-    use crate::served::{Home, Limits, Model};
+    use crate::served::{Home, Limits, Model, Replica, Scope, Sleep, Sleepers};
 
     fn served() -> Arc<Served> {
         let models = "
@@ -389,11 +389,12 @@ models:
         let responses = "version: 1\ndefault: { content: \"One two three four.\" }\n";
         let config = config::load(&Source::new("m", models), &Source::new("r", responses)).unwrap();
         let models = config.models.into_iter().map(|model| {
-            Model::new(model.name, model.context_length, model.engine, vec![Home::Here])
+            let replica = Replica { number: 0, place: 0, home: Home::Here { seat: 0 } };
+            Model::new(model.name, model.context_length, model.engine, vec![replica])
         });
         Arc::new(Served {
             models: models.collect(),
-            responses: config.responses,
+            responses: Arc::new(config.responses),
             started: 0,
             fingerprint: "fp".to_owned(),
             limits: Limits {
@@ -405,8 +406,9 @@ models:
                 connections: 1,
             },
             api_keys: crate::args::ApiKeys::default(),
-            sleep: Arc::default(),
-            vocabulary: std::sync::Mutex::default(),
+            sleep: Sleep::new(Arc::new(Sleepers::new(1)), vec![0]),
+            scope: Scope::Server,
+            vocabulary: Arc::default(),
         })
     }
 

@@ -16,20 +16,20 @@ use crate::io_thread::Io;
 pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
     let accept = head::text(&head.headers, http::header::ACCEPT).unwrap_or_default();
     let format = Format::accepted(accept);
-    let observatory = Arc::clone(&io.observatory);
-    let body = helper::run(&io.metrics_helper, move || observatory.scrape(format)).await;
+    let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
+    let body = helper::run(&io.metrics_helper, move || observatory.scrape(format, scope)).await;
     let content_type = format.content_type();
     Response { status: 200, content_type, body: body.into_bytes(), headers: Vec::new() }
 }
 
 /// Exact percentiles over recent traffic.
 pub(crate) async fn summary(io: &Io) -> Response {
-    let observatory = Arc::clone(&io.observatory);
-    let body = helper::run(&io.metrics_helper, move || observatory.summary()).await;
+    let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
+    let body = helper::run(&io.metrics_helper, move || observatory.summary(scope)).await;
     Response::json(200, body.into_bytes())
 }
 
-/// A fresh period begins.
+/// A fresh period begins, for the whole server.
 pub(crate) async fn reset(io: &Io) -> Response {
     let observatory = Arc::clone(&io.observatory);
     helper::run(&io.metrics_helper, move || observatory.reset_summary()).await;

@@ -126,7 +126,7 @@ pub(crate) async fn answer(
         Route::Model(name) => models::card(&io.served, &name),
         Route::Health => health(io),
         Route::Version => Response::json(200, version().into_bytes()),
-        Route::Load => probes::load(io),
+        Route::Load => probes::load(io).await,
         Route::Loads => probes::loads(io).await,
         Route::ServerInfo => probes::server_info(io),
         Route::ModelInfo => probes::model_info(io),

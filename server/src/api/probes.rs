@@ -8,27 +8,36 @@ use std::sync::Arc;
 use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::probes::{ServerInfo, write_loads, write_model_info};
+use llmsim_engine::wire::probes::{ReplicaLoad, ServerInfo, write_loads, write_model_info};
 
 use crate::api;
 use crate::helper;
 use crate::http::head::Head;
 use crate::http::response::Response;
 use crate::io_thread::Io;
+use crate::served::Scope;
 
 /// vLLM's `GET /load`: generations in flight, of all threads.
-pub(crate) fn load(io: &Io) -> Response {
-    let body = format!("{{\"server_load\":{}}}", io.observatory.in_flight());
+pub(crate) async fn load(io: &Io) -> Response {
+    let load = match io.served.scope {
+        Scope::Server => io.observatory.in_flight(),
+        Scope::Replica(_) => loads_in_view(io).await.iter().map(|load| load.requests).sum(),
+    };
+    let body = format!("{{\"server_load\":{load}}}");
     Response::json(200, body.into_bytes())
 }
 
 /// SGLang's `GET /get_load`: of each replica, in the order of the configuration.
 pub(crate) async fn loads(io: &Io) -> Response {
-    let observatory = Arc::clone(&io.observatory);
-    let loads = helper::run(&io.helper, move || observatory.loads()).await;
+    let loads = loads_in_view(io).await;
     let mut body = Vec::with_capacity(96 * loads.len() + 2);
     write_loads(&loads, &mut body);
     Response::json(200, body)
+}
+
+async fn loads_in_view(io: &Io) -> Vec<ReplicaLoad> {
+    let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
+    helper::run(&io.helper, move || observatory.loads(scope)).await
 }
 
 /// `GET /server_info`: of the first model.
@@ -41,7 +50,7 @@ pub(crate) fn server_info(io: &Io) -> Response {
     let info = ServerInfo {
         model: &model.name,
         version: env!("CARGO_PKG_VERSION"),
-        replicas: model.homes().len(),
+        replicas: model.replicas().len(),
         context: model.context.get(),
         kv_tokens: scheduler.map(|_| model.kv_tokens()),
         step_tokens: scheduler.map(|spec| spec.max_num_batched_tokens.get()),

@@ -15,6 +15,7 @@ use crate::metrics::observatory::{
     LIVE_SECONDS, Model, Observatory, Progress, Replica, State, Tick, load, since,
 };
 use crate::metrics::process::{self, Threads};
+use crate::served::Scope;
 
 /// The most values that a percentile of the page is taken over: sorting them takes a millisecond.
 const MOST_VALUES: usize = 20_000;
@@ -22,7 +23,7 @@ const MOST_VALUES: usize = 20_000;
 impl Observatory {
     /// One event of `GET /ui/data`, without its frame.
     pub(crate) fn live(&self) -> String {
-        let replicas = self.replicas();
+        let replicas = self.replicas(Scope::Server);
         let readings = self.by_model(&replicas);
         let state = self.state();
         let mut out = String::with_capacity(4096);
@@ -140,7 +141,7 @@ impl Observatory {
 
     fn write_model(&self, place: usize, reading: &Reading, state: &State, out: &mut String) {
         let model = &self.models[place];
-        let seats: Vec<usize> = self.seats_of(place).collect();
+        let seats: Vec<usize> = self.seats_of(place, Scope::Server).collect();
         let lately = last_two(state).map(|ticks| Lately::of(ticks, &seats));
         let rate = |of: fn(&Lately) -> f64| number(lately.as_ref().map(of), 4);
         out.push_str("{\"model\":");
@@ -179,8 +180,10 @@ impl Observatory {
         }
         let mut values = Vec::new();
         for (thread, shard) in self.io.iter().enumerate() {
-            let pushed = from.map_or(0, |tick| tick.delivered[thread][place]);
-            shard.models[place].window().since(pushed, MOST_VALUES, &mut values);
+            for place in self.places_of(place, Scope::Server) {
+                let pushed = from.map_or(0, |tick| tick.delivered[thread][place]);
+                shard.replicas[place].window().since(pushed, MOST_VALUES, &mut values);
+            }
         }
         write_percentiles("lag", values, out);
         out.push('}');

@@ -101,7 +101,7 @@ pub(crate) fn totals<'a>(
 ) -> Totals {
     let sum = |of: fn(&IoShard) -> &Count| io.iter().map(|shard| of(shard).get()).sum();
     let delivered: Vec<Delivered> =
-        io.iter().flat_map(|shard| shard.models.iter()).map(Delivery::read).collect();
+        io.iter().flat_map(|shard| shard.replicas.iter()).map(Delivery::read).collect();
     let unstreamed: u64 = sum(|shard| &shard.unstreamed_tokens);
     Totals {
         connections: sum(|shard| &shard.connections),
@@ -111,8 +111,8 @@ pub(crate) fn totals<'a>(
         stalled: sum(|shard| &shard.stalled),
         cut: sum(|shard| &shard.cut),
         refused: sum(|shard| &shard.refused),
-        tokens: unstreamed + delivered.iter().map(|model| model.tokens).sum::<u64>(),
-        token_lag: Lateness::of(delivered.into_iter().map(|model| model.lag)),
+        tokens: unstreamed + delivered.iter().map(|replica| replica.tokens).sum::<u64>(),
+        token_lag: Lateness::of(delivered.into_iter().map(|replica| replica.lag)),
         release_lag: Lateness::of(figures.map(|figures| figures.read().engine_lag)),
         gpus: gpus
             .map(|(model, gauges)| GpuState {

@@ -28,16 +28,18 @@ use crate::clock::{self, Clock};
 use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
 use crate::metrics::record::{GpuShard, IoShard};
-use crate::served::Sleep;
+use crate::served::{Scope, Sleepers};
 
 /// Everything that is observed of a server.
 #[derive(Debug)]
 pub(crate) struct Observatory {
     pub(super) clock: Clock,
     /// Shared with those who serve.
-    pub(crate) sleep: Arc<Sleep>,
+    pub(crate) sleepers: Arc<Sleepers>,
     pub(super) models: Vec<Model>,
     pub(super) seats: Vec<Observed>,
+    /// All replicas, in the order of the configuration.
+    pub(super) places: Vec<Place>,
     pub(super) io: Vec<Arc<IoShard>>,
     gpu: Vec<Arc<GpuShard>>,
     pub(super) settings: MetricsSettings,
@@ -65,6 +67,13 @@ pub(super) struct Model {
     pub(super) memory: Option<GpuMemory>,
     pub(super) max_running: u32,
     context: Tokens,
+}
+
+/// A simulated GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) model: usize,
+    pub(super) replica: u16,
 }
 
 /// A simulated GPU, or one thread's part of it.
@@ -97,7 +106,7 @@ pub(super) struct Tick {
     pub(super) seats: Vec<Progress>,
     /// By model: lag of the engine, lag of the token.
     lags: Vec<[LagCounts; 2]>,
-    /// By I/O thread and model: values pushed into the lag window.
+    /// By I/O thread and place: values pushed into the lag window.
     pub(super) delivered: Vec<Vec<u64>>,
 }
 
@@ -146,12 +155,14 @@ pub(super) struct Baseline {
     pub(super) at: SimTime,
     /// By seat.
     pub(super) seats: Vec<(Reading, Progress)>,
-    /// By I/O thread and model.
+    /// By I/O thread and place.
     pub(super) delivered: Vec<Vec<u64>>,
 }
 
 /// One replica of a model, its threads' parts added up.
 pub(super) struct Replica {
+    /// Its place among all.
+    pub(super) place: usize,
     pub(super) model: usize,
     pub(super) replica: u16,
     pub(super) reading: Reading,
@@ -179,12 +190,20 @@ impl Observatory {
         summary: SummarySizes,
     ) -> Self {
         let models: Vec<Model> = models.iter().map(Model::of).collect();
+        let mut places = Vec::new();
+        for Observed { model, replica, .. } in &seats {
+            let place = Place { model: *model, replica: *replica };
+            if places.last() != Some(&place) {
+                places.push(place);
+            }
+        }
         let now = clock.now();
         let baseline = Baseline { at: now, seats: Vec::new(), delivered: Vec::new() };
         let observatory = Self {
             clock,
-            sleep: Arc::default(),
+            sleepers: Arc::new(Sleepers::new(places.len())),
             seats,
+            places,
             io,
             gpu,
             settings,
@@ -272,18 +291,18 @@ impl Observatory {
             seats.push(Progress::of(&seat.figures, &reading));
         }
         for shard in &self.io {
-            for (lags, delivery) in lags.iter_mut().zip(&shard.models) {
-                lags[1].merge(&delivery.read().lag);
+            for (place, delivery) in self.places.iter().zip(&shard.replicas) {
+                lags[place.model][1].merge(&delivery.read().lag);
             }
         }
         let (at, threads, delivered) = (self.clock.now(), Threads::look(), self.pushed());
         Tick { at, threads, seats, lags, delivered }
     }
 
-    /// Values pushed into the lag windows, by I/O thread and model.
+    /// Values pushed into the lag windows, by I/O thread and place.
     fn pushed(&self) -> Vec<Vec<u64>> {
         let of = |shard: &Arc<IoShard>| {
-            shard.models.iter().map(|delivery| delivery.window().pushed()).collect()
+            shard.replicas.iter().map(|delivery| delivery.window().pushed()).collect()
         };
         self.io.iter().map(of).collect()
     }
@@ -320,28 +339,39 @@ impl Observatory {
         (window, p99)
     }
 
-    /// Adds up what threads did for one replica.
-    pub(super) fn replicas(&self) -> Vec<Replica> {
-        let mut replicas: Vec<Replica> = Vec::new();
-        for (index, seat) in self.seats.iter().enumerate() {
-            let reading = seat.figures.read();
-            let known = replicas
-                .iter_mut()
-                .find(|other| other.model == seat.model && other.replica == seat.replica);
-            match known {
-                Some(other) => {
-                    other.reading.merge(&reading);
-                    other.seats.push(index);
+    /// Adds up what threads did for each replica that is in view.
+    pub(super) fn replicas(&self, scope: Scope) -> Vec<Replica> {
+        let in_view = self.places.iter().enumerate().filter(|(place, _)| scope.has(*place));
+        let replicas = in_view.map(|(place, &Place { model, replica })| {
+            let mut reading = Reading::empty(self.models[model].context);
+            let mut seats = Vec::new();
+            for (index, seat) in self.seats.iter().enumerate() {
+                if (seat.model, seat.replica) == (model, replica) {
+                    reading.merge(&seat.figures.read());
+                    seats.push(index);
                 }
-                None => replicas.push(Replica {
-                    model: seat.model,
-                    replica: seat.replica,
-                    reading,
-                    seats: vec![index],
-                }),
+            }
+            Replica { place, model, replica, reading, seats }
+        });
+        replicas.collect()
+    }
+
+    /// The models that are in view: their places in the configuration.
+    pub(super) fn models_in(&self, scope: Scope) -> std::ops::Range<usize> {
+        match scope {
+            Scope::Server => 0..self.models.len(),
+            Scope::Replica(place) => {
+                let model = self.places[place].model;
+                model..model + 1
             }
         }
-        replicas
+    }
+
+    /// The replicas of a model that are in view: their places.
+    pub(super) fn places_of(&self, model: usize, scope: Scope) -> impl Iterator<Item = usize> {
+        let places = self.places.iter().enumerate();
+        let of_it = places.filter(move |(place, known)| known.model == model && scope.has(*place));
+        of_it.map(|(place, _)| place)
     }
 
     /// Generations being served now.
@@ -349,8 +379,8 @@ impl Observatory {
         self.io.iter().map(|shard| shard.in_flight.get()).sum()
     }
 
-    /// What each replica holds now.
-    pub(crate) fn loads(&self) -> Vec<ReplicaLoad> {
+    /// What each replica in view holds now.
+    pub(crate) fn loads(&self, scope: Scope) -> Vec<ReplicaLoad> {
         let load = |replica: Replica| {
             let Replica { model, reading, .. } = replica;
             let block = self.models[model].cache.map_or(0, |cache| cache.block_size.get());
@@ -361,7 +391,7 @@ impl Observatory {
                 tokens: used * u64::from(block),
             }
         };
-        self.replicas().into_iter().map(load).collect()
+        self.replicas(scope).into_iter().map(load).collect()
     }
 
     /// Adds up the replicas of each model.
@@ -375,24 +405,26 @@ impl Observatory {
     }
 
     /// The body of a scrape.
-    pub(crate) fn scrape(&self, format: Format) -> String {
-        let replicas = self.replicas();
+    pub(crate) fn scrape(&self, format: Format, scope: Scope) -> String {
+        let replicas = self.replicas(scope);
         let mut vllms = Vec::new();
         if self.settings.families.vllm {
             let engines: Vec<EngineView<'_>> = replicas
                 .iter()
                 .map(|replica| EngineView {
                     model: &self.models[replica.model].name,
-                    replica: replica.replica,
+                    // By its own port a replica is an engine of its own, and such a one is 0.
+                    replica: if scope == Scope::Server { replica.replica } else { 0 },
                     reading: &replica.reading,
                     cache: self.models[replica.model].cache,
+                    sleep: self.sleepers.state(replica.place),
                 })
                 .collect();
-            vllms = vllm::families(&engines, self.sleep.state(), clock::unix_time());
+            vllms = vllm::families(&engines, clock::unix_time());
         }
         let mut own = Vec::new();
         if self.settings.families.llm_sim {
-            own = self.own_families(&replicas);
+            own = self.own_families(&replicas, scope);
         }
         match format {
             Format::OpenMetrics => format.write(vllms.iter().chain(&own)),
@@ -404,21 +436,20 @@ impl Observatory {
         }
     }
 
-    fn own_families(&self, replicas: &[Replica]) -> Vec<Family> {
+    fn own_families(&self, replicas: &[Replica], scope: Scope) -> Vec<Family> {
         let readings = self.by_model(replicas);
         let mut delivered: Vec<_> = self.models.iter().map(|_| Delivered::empty()).collect();
         for shard in &self.io {
-            for (sum, delivery) in delivered.iter_mut().zip(&shard.models) {
-                sum.merge(&delivery.read());
+            for replica in replicas {
+                delivered[replica.model].merge(&shard.replicas[replica.place].read());
             }
         }
         let threads = Threads::look();
         let state = self.state();
-        let models = self.models.iter().zip(readings.iter().zip(&delivered));
-        let models = models.map(|(model, (reading, delivered))| ModelView {
-            model: &model.name,
-            reading,
-            delivered,
+        let models = self.models_in(scope).map(|place| ModelView {
+            model: &self.models[place].name,
+            reading: &readings[place],
+            delivered: &delivered[place],
         });
         let stepping = replicas.iter().filter(|replica| self.models[replica.model].has_steps());
         let gpus = stepping.map(|replica| {
@@ -431,7 +462,7 @@ impl Observatory {
                 load: load(&state.history, &replica.seats),
             }
         });
-        let p99 = self.models.iter().zip(&state.lag_p99);
+        let p99 = self.models_in(scope).map(|place| (&self.models[place], &state.lag_p99[place]));
         let sum = |of: fn(&IoShard) -> u64| self.io.iter().map(|shard| of(shard)).sum();
         let view = View {
             models: models.collect(),

@@ -32,8 +32,8 @@ pub(crate) struct IoShard {
     pub(crate) refused: Count,
     /// Tokens of answers that are not streamed.
     pub(crate) unstreamed_tokens: Count,
-    /// Streamed tokens, by the model's place in the configuration.
-    pub(crate) models: Box<[Delivery]>,
+    /// Streamed tokens, by the replica's place among all.
+    pub(crate) replicas: Box<[Delivery]>,
 }
 
 /// The state of one simulated GPU, as its thread last published it.
@@ -76,8 +76,8 @@ pub(crate) enum Outcome {
 }
 
 impl IoShard {
-    /// All zero, for so many models; keeps the lags of each one's last `token_samples` tokens.
-    pub(crate) fn new(models: usize, token_samples: usize) -> Self {
+    /// All zero, for so many replicas; keeps the lags of each one's last `token_samples` tokens.
+    pub(crate) fn new(replicas: usize, token_samples: usize) -> Self {
         Self {
             connections: Count::default(),
             accepted: Count::default(),
@@ -89,7 +89,7 @@ impl IoShard {
             cut: Count::default(),
             refused: Count::default(),
             unstreamed_tokens: Count::default(),
-            models: (0..models).map(|_| Delivery::new(token_samples)).collect(),
+            replicas: (0..replicas).map(|_| Delivery::new(token_samples)).collect(),
         }
     }
 

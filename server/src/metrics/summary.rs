@@ -8,6 +8,7 @@ use llmsim_engine::observe::{Measure, Reading};
 use llmsim_engine::units::SimSpan;
 
 use crate::metrics::observatory::{Observatory, Progress, Replica, State, since};
+use crate::served::Scope;
 
 /// The measures in seconds, by their names in the answer.
 const LATENCIES: [(&str, Measure); 7] = [
@@ -22,13 +23,14 @@ const LATENCIES: [(&str, Measure); 7] = [
 
 impl Observatory {
     /// The body of `GET /metrics/summary`.
-    pub(crate) fn summary(&self) -> String {
+    pub(crate) fn summary(&self, scope: Scope) -> String {
         let now = self.clock.now();
-        let replicas = self.replicas();
+        let replicas = self.replicas(scope);
         let readings = self.by_model(&replicas);
         let state = self.state();
-        let models = self.models.iter().enumerate().map(|(place, model)| {
-            let mut summary = self.model_summary(place, &readings[place], &state);
+        let models = self.models_in(scope).map(|place| {
+            let model = &self.models[place];
+            let mut summary = self.model_summary(place, scope, &readings[place], &state);
             if model.has_steps() {
                 summary.scheduler = Some(self.steps(place, &replicas, &readings[place], &state));
             }
@@ -37,23 +39,36 @@ impl Observatory {
         json(now.saturating_since(state.baseline.at), &models.collect::<Vec<_>>())
     }
 
-    /// The seats of a model.
-    pub(super) fn seats_of(&self, model: usize) -> impl Iterator<Item = usize> {
-        let seats = self.seats.iter().enumerate();
-        seats.filter(move |(_, seat)| seat.model == model).map(|(index, _)| index)
+    /// The seats of a model that are in view.
+    pub(super) fn seats_of(&self, model: usize, scope: Scope) -> impl Iterator<Item = usize> {
+        let replica = match scope {
+            Scope::Server => None,
+            Scope::Replica(place) => Some(self.places[place].replica),
+        };
+        let seats = self.seats.iter().enumerate().filter(move |(_, seat)| {
+            seat.model == model && replica.is_none_or(|replica| seat.replica == replica)
+        });
+        seats.map(|(index, _)| index)
     }
 
-    fn model_summary(&self, place: usize, reading: &Reading, state: &State) -> ModelSummary<'_> {
+    fn model_summary(
+        &self,
+        place: usize,
+        scope: Scope,
+        reading: &Reading,
+        state: &State,
+    ) -> ModelSummary<'_> {
         let base = |of: fn(&Reading) -> u64| -> u64 {
-            self.seats_of(place).map(|seat| of(&state.baseline.seats[seat].0)).sum()
+            self.seats_of(place, scope).map(|seat| of(&state.baseline.seats[seat].0)).sum()
         };
         let new = |of: fn(&Reading) -> u64| of(reading).saturating_sub(base(of));
         let mut latency_seconds: Vec<(&'static str, Values)> = LATENCIES
             .iter()
-            .map(|&(name, measure)| (name, self.values(place, measure, state, 1e-9)))
+            .map(|&(name, measure)| (name, self.values(place, scope, measure, state, 1e-9)))
             .collect();
-        latency_seconds.push(("lag", self.lags(place, state)));
-        latency_seconds.push(("engine_lag", self.values(place, Measure::EngineLag, state, 1e-9)));
+        latency_seconds.push(("lag", self.lags(place, scope, state)));
+        latency_seconds
+            .push(("engine_lag", self.values(place, scope, Measure::EngineLag, state, 1e-9)));
         let mut summary = ModelSummary {
             model: &self.models[place].name,
             engine: self.models[place].engine,
@@ -70,12 +85,12 @@ impl Observatory {
             ],
             latency_seconds,
             tokens_per_request: vec![
-                ("prompt", self.values(place, Measure::PromptLength, state, 1.0)),
-                ("generation", self.values(place, Measure::GenerationLength, state, 1.0)),
+                ("prompt", self.values(place, scope, Measure::PromptLength, state, 1.0)),
+                ("generation", self.values(place, scope, Measure::GenerationLength, state, 1.0)),
             ],
             ..ModelSummary::default()
         };
-        self.throughput(place, reading, state, &mut summary);
+        self.throughput(place, scope, reading, state, &mut summary);
         summary
     }
 
@@ -83,6 +98,7 @@ impl Observatory {
     fn throughput(
         &self,
         place: usize,
+        scope: Scope,
         reading: &Reading,
         state: &State,
         summary: &mut ModelSummary<'_>,
@@ -95,9 +111,12 @@ impl Observatory {
         let tick = since(&state.history, now, longest)
             .filter(|tick| tick.at > baseline.at && now.saturating_since(baseline.at) > longest);
         let (at, from): (_, Vec<&Progress>) = match tick {
-            Some(tick) => (tick.at, self.seats_of(place).map(|seat| &tick.seats[seat]).collect()),
+            Some(tick) => {
+                (tick.at, self.seats_of(place, scope).map(|seat| &tick.seats[seat]).collect())
+            }
             None => {
-                (baseline.at, self.seats_of(place).map(|seat| &baseline.seats[seat].1).collect())
+                let seats = self.seats_of(place, scope);
+                (baseline.at, seats.map(|seat| &baseline.seats[seat].1).collect())
             }
         };
         let elapsed = now.saturating_since(at).as_secs_f64().max(1e-9);
@@ -114,12 +133,19 @@ impl Observatory {
             rate(reading.generation_tokens, |progress| progress.generation_tokens);
     }
 
-    fn values(&self, model: usize, measure: Measure, state: &State, unit: f64) -> Values {
+    fn values(
+        &self,
+        model: usize,
+        scope: Scope,
+        measure: Measure,
+        state: &State,
+        unit: f64,
+    ) -> Values {
         let index = Measure::ALL.iter().position(|other| *other == measure);
         let index = index.expect("the list names all measures");
         let mut values = Values::default();
         let mut raw = Vec::new();
-        for seat in self.seats_of(model) {
+        for seat in self.seats_of(model, scope) {
             let from = state.baseline.seats[seat].1.pushed[index];
             let ring = self.seats[seat].figures.window(measure);
             values.count += ring.since(from, usize::MAX, &mut raw).saturating_sub(from);
@@ -128,13 +154,14 @@ impl Observatory {
         values
     }
 
-    fn lags(&self, model: usize, state: &State) -> Values {
+    fn lags(&self, model: usize, scope: Scope, state: &State) -> Values {
         let mut values = Values::default();
         let mut raw = Vec::new();
         for (shard, from) in self.io.iter().zip(&state.baseline.delivered) {
-            let ring = shard.models[model].window();
-            values.count +=
-                ring.since(from[model], usize::MAX, &mut raw).saturating_sub(from[model]);
+            for place in self.places_of(model, scope) {
+                let (ring, from) = (shard.replicas[place].window(), from[place]);
+                values.count += ring.since(from, usize::MAX, &mut raw).saturating_sub(from);
+            }
         }
         values.samples = raw.into_iter().map(|ns| ns as f64 * 1e-9).collect();
         values

@@ -68,6 +68,7 @@ pub(crate) fn settings() -> Settings {
         files: Files { models: "models".to_owned(), responses: "responses".to_owned() },
         host: "127.0.0.1".to_owned(),
         port: 0,
+        port_per_replica: None,
         threads: Threads {
             io_threads: None,
             cpus: None,

@@ -6,6 +6,7 @@ mod cli;
 mod client;
 mod ending;
 mod fixture;
+mod fleet;
 mod http;
 mod identity;
 mod journal;
