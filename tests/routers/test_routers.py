@@ -1,4 +1,5 @@
-"""Three servers behind each router, with the recipes of docs/routers.
+"""Three servers behind each router, with the recipes of docs/routers: as in the recipes three
+replicas of one process, each with its own port, and where a server has to die three processes.
 
 Usage: test_routers.py SERVER_BINARY [ROUTER...], from the repository's root (tests/routers/run
 installs what it needs). Everything is on loopback; every wait has an end.
@@ -46,6 +47,16 @@ def free_port():
         return s.getsockname()[1]
 
 
+def free_ports(count):
+    """The first of so many free ports in a row."""
+    while True:
+        base = free_port()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            for port in range(base, base + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return base
+
+
 def until(seconds, question, what):
     """The first truthy answer to `question`, asked again and again for some time."""
     end = time.monotonic() + seconds
@@ -69,15 +80,16 @@ def get(port, path, timeout=5):
 
 
 class Server:
-    def __init__(self, port):
+    def __init__(self, port, *more):
         self.port = port
+        self.more = more
         self.process = None
 
     def start(self):
-        command = [SERVER, "--host", "127.0.0.1", "--port", str(self.port), "--no-pin"]
-        command += ["--models", HERE / "models.yml", "--responses", HERE / "responses.yml"]
+        command = [SERVER, "--host", "127.0.0.1", "--port", str(self.port), "--no-pin", *self.more]
+        command += ["--models", RECIPES / "models.yml", "--responses", HERE / "responses.yml"]
         self.process = subprocess.Popen(command, stderr=open(WORK / f"server-{self.port}.log", "a"))
-        until(10, self.answers, "a server answers")
+        until(20, self.answers, "a server answers")
 
     def answers(self):
         with contextlib.suppress(OSError):
@@ -95,6 +107,19 @@ class Server:
 
     def requests(self):
         return self.value("llm_sim_requests_total") + self.value("llm_sim_requests_running")
+
+
+@contextlib.contextmanager
+def fleet():
+    """One process with three replicas behind a port each, which are given."""
+    base = free_ports(3)
+    process = Server(free_port(), "--port-per-replica", str(base))
+    try:
+        process.start()
+        yield [Server(base + replica) for replica in range(3)]
+    finally:
+        if process.process:
+            process.kill()
 
 
 class Relay:
@@ -161,7 +186,7 @@ class Answer:
         return "broken" if self.status == 200 else "failed"
 
 
-def ask(port, content="Hello", max_tokens=20, on_first=None, hang_up_after=None):
+def ask(port, content="Hello", max_tokens=20, on_first=None, hang_up_after=None, over=None):
     answer = Answer()
     body = {
         "model": "paced",
@@ -191,7 +216,7 @@ def ask(port, content="Hello", max_tokens=20, on_first=None, hang_up_after=None)
                     answer.stamps.append(now)
                     if len(answer.stamps) == 1 and on_first:
                         on_first()
-                    if len(answer.stamps) == hang_up_after:
+                    if len(answer.stamps) == hang_up_after or (over and over.is_set()):
                         return answer
     except (OSError, http.client.HTTPException):
         pass
@@ -345,6 +370,57 @@ def prompts_that_begin_alike_go_to_one_server(name, port, pool):
     assert max(counts) == 9, counts
 
 
+@contextlib.contextmanager
+def long_streams(*ports):
+    """A long stream on each of these ports, as long as the block runs."""
+    over, threads = threading.Event(), []
+    for number, port in enumerate(ports):
+        begun = threading.Event()
+
+        def hold(port=port, number=number, begun=begun):
+            # Each token is looked at, so that the stream ends within one of `over`.
+            ask(port, f"{number * 6007} hold", 30_000, begun.set, over=over)
+
+        threads.append(threading.Thread(target=hold))
+        threads[-1].start()
+        assert begun.wait(20), "a long stream begins"
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def running(server):
+    return server.value("llm_sim_requests_running")
+
+
+def the_idle_server_is_preferred(name, port, pool):
+    """Routers that count their own open requests: with two servers at work the third gets the next."""
+    with long_streams(port, port):
+        idle = [server for server in pool if running(server) == 0]
+        assert len(idle) == 1, [running(server) for server in pool]
+        counts = spread(pool, lambda: [ask(port, f"{i * 7907} short", 2) for i in range(9)])
+        print(f"   with a stream on two of them, 9 in turn went to {counts}")
+        assert counts[pool.index(idle[0])] == 9, counts
+    until(10, lambda: sum(running(server) for server in pool) == 0, "the long streams are over")
+
+
+def power_of_two_goes_by_what_the_servers_say(name, pool):
+    """The load comes from elsewhere, straight to two servers; the router can only know it from them.
+
+    It looks at two of the three at random: the idle one is among them two times in three, and is then
+    taken; a router that does not know would send a third there.
+    """
+    with routed(name, [server.port for server in pool], "power_of_two") as port:
+        with long_streams(*[pool[i].port for i in (0, 1) for _ in range(10)]):
+            time.sleep(2)  # for the router to ask
+            counts = spread(pool, lambda: [ask(port, f"{i * 6997} short", 1) for i in range(90)])
+        print(f"   with 10 streams on two of them each, 90 in turn went to {counts}")
+        assert sum(counts) == 90 and counts[2] > 45, counts
+
+
 def rush(port, victim, deed):
     """12 clients, 72 requests; after a third of them `deed` is done to a server that has streams.
 
@@ -453,37 +529,41 @@ def main():
             traceback.print_exc(file=sys.stdout)
             sys.stdout.flush()
 
+    def told(name, pool, stories):
+        def all_stories():
+            with routed(name, [server.port for server in pool]) as port:
+                for story in stories:
+                    tried(f"{name}: {story.__name__.replace('_', ' ')}", story, name, port, pool)
+
+        tried(f"{name}: starts with its recipe, and ends", all_stories)
+
     for name in names:
         print(f"== {name} {version(name)}")
+        stories = [
+            it_lists_the_models,
+            streaming_stays_streaming,
+            the_lag_that_it_adds,
+            an_error_keeps_its_status,
+            a_client_that_hangs_up_ends_the_request_behind_it,
+            different_prompts_use_every_server,
+        ]
+        if name in OTHER_POLICIES:
+            stories.append(prompts_that_begin_alike_go_to_one_server)
+        else:
+            stories.append(the_idle_server_is_preferred)
+        with fleet() as pool:
+            told(name, pool, stories)
+            for policy in [None, *OTHER_POLICIES.get(name, [])]:
+                title = f"{name}: what it asks the servers" + (f" as {policy}" if policy else "")
+                tried(title, what_it_asks_the_servers, name, pool, policy)
+            if name in OTHER_POLICIES:
+                title = f"{name}: power of two goes by what the servers say"
+                tried(title, power_of_two_goes_by_what_the_servers_say, name, pool)
         pool = [Server(free_port()) for _ in range(3)]
         try:
             for server in pool:
                 server.start()
-            stories = [
-                it_lists_the_models,
-                streaming_stays_streaming,
-                the_lag_that_it_adds,
-                an_error_keeps_its_status,
-                a_client_that_hangs_up_ends_the_request_behind_it,
-                different_prompts_use_every_server,
-            ]
-            if name in OTHER_POLICIES:
-                stories.append(prompts_that_begin_alike_go_to_one_server)
-            stories.append(a_server_that_drains_loses_nothing)
-            stories.append(a_killed_server_costs_only_the_streams_on_it)
-
-            def all_stories():
-                with routed(name, [server.port for server in pool]) as port:
-                    for story in stories:
-                        tried(f"{name}: {story.__name__.replace('_', ' ')}", story, name, port, pool)
-
-            tried(f"{name}: starts with its recipe, and ends", all_stories)
-            for server in pool:
-                if not server.answers():
-                    server.start()
-            for policy in [None, *OTHER_POLICIES.get(name, [])]:
-                title = f"{name}: what it asks the servers" + (f" as {policy}" if policy else "")
-                tried(title, what_it_asks_the_servers, name, pool, policy)
+            told(name, pool, [a_server_that_drains_loses_nothing, a_killed_server_costs_only_the_streams_on_it])
         finally:
             for server in pool:
                 if server.process:
