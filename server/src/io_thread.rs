@@ -2,8 +2,11 @@
 //!
 //! A connection never leaves its thread, so nothing here is locked. The dispatcher is the thread's
 //! main future: it takes in new sockets and the reports of all GPU threads, and writes what is due
-//! itself, without a task per token. The invariant: after the dispatcher has looked at everything
-//! that can wake it and found nothing, and only then, it sleeps.
+//! itself, without a task per token. Two invariants. After the dispatcher has looked at everything
+//! that can wake it and found nothing, and only then, it sleeps. And nothing that can come in bursts
+//! is done in one go: between two pieces of other work (a few sockets taken in, one turn of one
+//! connection's task, a slice of an answer made here) the rings are looked at, so that a thousand
+//! of anything cannot hold up the tokens that are due meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -108,11 +111,15 @@ pub(crate) struct Hall {
     pub(crate) metrics_helper: Helper,
     pub(crate) observatory: Arc<Observatory>,
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
+    /// One ring per GPU thread.
+    rings: RefCell<Vec<rtrb::Consumer<Report>>>,
     inboxes: Vec<Arc<Inbox>>,
     /// Cancellations that found an inbox full, to be tried again.
     unsent: RefCell<VecDeque<(u16, Order)>>,
     /// The engines that need no timeline, by seat.
     engines: RefCell<Vec<(Engine, Recorder)>>,
+    /// One of those engines has more to tell than fitted into a turn.
+    engines_have_more: Cell<bool>,
     events: RefCell<Vec<Event>>,
     reports: RefCell<Vec<Report>>,
     conns: RefCell<Conns>,
@@ -121,6 +128,8 @@ pub(crate) struct Hall {
     control: Arc<Control>,
     shard: Arc<IoShard>,
     told_phase: Cell<Phase>,
+    dispatcher: RefCell<Option<Waker>>,
+    pass: RefCell<Pass>,
 }
 
 /// The connections of a thread, so that they can be swept and told to stop.
@@ -138,9 +147,16 @@ pub(crate) type Runtime =
 /// Sends for so many streams before other tasks of the thread get a turn: 0.7 ms.
 const SENDS_PER_TURN: usize = 128;
 
-/// Room for so many events is kept between answers that are made here: 1 MiB. What an answer of
-/// millions of tokens took beyond that is given back.
-const KEPT_EVENTS: usize = 16 * 1024;
+/// Sends for so many streams between the turns of two connections' tasks: 0.15 ms. While more tokens
+/// are due than can be sent, that leaves the tasks, some 15 µs a turn, a tenth of the thread.
+const SENDS_BETWEEN_TASKS: usize = 32;
+
+/// Sockets taken in between two looks at the rings, at some 3 µs each.
+const WELCOMES_PER_TURN: usize = 16;
+
+/// Events that an engine on this thread may tell in one turn: some 40 µs. A longer answer comes in
+/// slices, with looks at the rings between them.
+const EVENTS_PER_TURN: usize = 1024;
 
 /// How often time-outs are looked at, and so how much later than asked they may come.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -175,7 +191,17 @@ impl IoThread {
     /// Runs until the server has drained or is cut; to be called on the thread's own stack.
     pub(crate) fn run(self, runtime: &mut Runtime) {
         sys::smallest_timer_slack();
-        let Self { number, clock, gates, door, mut rings, inboxes, .. } = self;
+        let door = Arc::clone(&self.door);
+        let (hall, gates) = self.enter();
+        runtime.block_on(async {
+            monoio::spawn(sweep(Rc::clone(&hall)));
+            monoio::spawn(pass_the_turn(Rc::clone(&hall)));
+            poll_fn(|cx| hall.dispatch(cx, &gates, &door)).await;
+        });
+    }
+
+    fn enter(self) -> (Rc<Hall>, Vec<Rc<Io>>) {
+        let Self { number, clock, gates, inboxes, .. } = self;
         let engines =
             self.here.into_iter().map(|(engine, figures)| (engine, Recorder::new(figures)));
         let hall = Rc::new(Hall {
@@ -185,9 +211,11 @@ impl IoThread {
             metrics_helper: self.metrics_helper,
             observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
+            rings: RefCell::new(self.rings),
             inboxes,
             unsent: RefCell::default(),
             engines: RefCell::new(engines.collect()),
+            engines_have_more: Cell::new(false),
             events: RefCell::default(),
             reports: RefCell::default(),
             conns: RefCell::default(),
@@ -196,38 +224,40 @@ impl IoThread {
             control: self.control,
             shard: self.shard,
             told_phase: Cell::new(Phase::Serving),
+            dispatcher: RefCell::default(),
+            pass: RefCell::default(),
         });
-        let gates: Vec<Rc<Io>> = gates
+        let gates = gates
             .into_iter()
             .map(|served| Rc::new(Io { served, hall: Rc::clone(&hall) }))
             .collect();
-        runtime.block_on(async {
-            monoio::spawn(sweep(Rc::clone(&hall)));
-            let pass = Rc::new(RefCell::new(Pass::default()));
-            monoio::spawn(pass_the_turn(Rc::clone(&pass)));
-            poll_fn(|cx| hall.dispatch(cx, &gates, &door, &mut rings, &pass)).await;
-        });
+        (hall, gates)
     }
 }
 
-/// Lets the dispatcher give way: a task of monoio 0.2 that wakes itself runs again before all
-/// others, so it wakes this one, which stands behind them, and is woken by it.
+/// Lets a task give way: a task of monoio 0.2 that wakes itself runs again before all others, so it
+/// wakes the passer, which stands behind them, and is woken by it.
 #[derive(Default)]
 struct Pass {
     passer: Option<Waker>,
-    dispatcher: Option<Waker>,
+    waiting: Vec<Waker>,
 }
 
-async fn pass_the_turn(pass: Rc<RefCell<Pass>>) {
+async fn pass_the_turn(io: Rc<Hall>) {
     poll_fn(|cx| {
-        let mut pass = pass.borrow_mut();
+        let mut pass = io.pass.borrow_mut();
         pass.passer = Some(cx.waker().clone());
-        if let Some(dispatcher) = pass.dispatcher.take() {
-            dispatcher.wake();
-        }
+        pass.waiting.drain(..).for_each(Waker::wake);
         Poll::<()>::Pending
     })
     .await;
+}
+
+/// Whether something is left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Something,
+    Nothing,
 }
 
 async fn sweep(io: Rc<Hall>) {
@@ -256,6 +286,7 @@ impl Io {
         }
         let io = Rc::clone(self);
         monoio::spawn(async move {
+            io.tend();
             if arrival.turned_away {
                 io.shard.turned_away.add(1);
                 let limit = io.served.limits.connections;
@@ -293,7 +324,6 @@ impl Io {
                 let mut engines = self.engines.borrow_mut();
                 let (engine, recorder) = &mut engines[usize::from(seat)];
                 let mut reports = self.reports.borrow_mut();
-                reports.clear();
                 let (id, now) = (job.id, self.clock.now());
                 recorder.submitted(&Submitted {
                     job: id,
@@ -309,18 +339,12 @@ impl Io {
                         Report::Refused(id, why)
                     }
                 });
-                let mut events = self.events.borrow_mut();
-                engine.advance(now, &mut events);
-                let released = self.clock.now();
-                for event in events.drain(..) {
-                    recorder.happened(&event, released);
-                    reports.push(Report::Event(event, released));
-                }
-                recorder.settle();
-                generations.apply_and_send(address, &reports);
-                events.shrink_to(KEPT_EVENTS);
+                self.run_engine(engine, recorder, &mut reports);
+                let is_left = generations.apply_and_send(address, &reports);
                 reports.clear();
-                reports.shrink_to(KEPT_EVENTS);
+                if is_left || self.engines_have_more.get() {
+                    self.wake_dispatcher();
+                }
             }
         }
         Ok(address)
@@ -337,45 +361,85 @@ impl Io {
     }
 }
 
+fn welcome_some(gates: &[Rc<Io>], door: &Door) -> Left {
+    for _ in 0..WELCOMES_PER_TURN {
+        let Some(arrival) = door.arrivals.pop() else { return Left::Nothing };
+        gates[usize::from(arrival.gate)].welcome(arrival);
+    }
+    if door.arrivals.is_empty() { Left::Nothing } else { Left::Something }
+}
+
 impl Hall {
-    fn dispatch(
-        &self,
-        cx: &mut Context<'_>,
-        gates: &[Rc<Io>],
-        door: &Door,
-        rings: &mut [rtrb::Consumer<Report>],
-        pass: &RefCell<Pass>,
-    ) -> Poll<()> {
+    fn dispatch(&self, cx: &mut Context<'_>, gates: &[Rc<Io>], door: &Door) -> Poll<()> {
+        self.dispatcher.borrow_mut().get_or_insert_with(|| cx.waker().clone());
         door.bell.serve_task(cx.waker());
         door.bell.awake();
         loop {
             self.follow_phase();
-            while let Some(arrival) = door.arrivals.pop() {
-                gates[usize::from(arrival.gate)].welcome(arrival);
-            }
-            self.take_reports(rings);
-            if self.generations.borrow_mut().send_some(SENDS_PER_TURN) {
-                let mut pass = pass.borrow_mut();
-                let Some(passer) = &pass.passer else {
-                    // It has not run yet: there is nobody to give way to.
-                    continue;
-                };
-                passer.wake_by_ref();
-                pass.dispatcher = Some(cx.waker().clone());
-                return Poll::Pending;
+            let arrivals = welcome_some(gates, door);
+            self.run_engines();
+            let sends = self.send_due(SENDS_PER_TURN);
+            if [arrivals, sends].contains(&Left::Something) || self.engines_have_more.get() {
+                if self.wait_behind_all(cx) {
+                    return Poll::Pending;
+                }
+                continue;
             }
             if self.told_phase.get() != Phase::Serving && self.conns.borrow().open == 0 {
                 return Poll::Ready(());
             }
             door.bell.about_to_sleep();
             let is_idle = door.arrivals.is_empty()
-                && rings.iter().all(rtrb::Consumer::is_empty)
+                && self.rings.borrow().iter().all(rtrb::Consumer::is_empty)
                 && self.control.phase() == self.told_phase.get();
             if is_idle {
                 return Poll::Pending;
             }
             door.bell.awake();
         }
+    }
+
+    /// Sends the tokens that are due, up to a budget: to be called by whoever is about to do work of
+    /// its own, so that no burst of such work holds them up.
+    pub(crate) fn tend(&self) {
+        if self.send_due(SENDS_BETWEEN_TASKS) == Left::Something {
+            self.wake_dispatcher();
+        }
+    }
+
+    /// Lets everybody else who is ready go first.
+    pub(crate) async fn give_way(&self) {
+        let mut has_waited = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut has_waited, true) || !self.wait_behind_all(cx) {
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Sees to it that this task is woken after all that are ready; false if there is nobody yet who
+    /// could do that.
+    fn wait_behind_all(&self, cx: &Context<'_>) -> bool {
+        let mut pass = self.pass.borrow_mut();
+        let Some(passer) = &pass.passer else { return false };
+        passer.wake_by_ref();
+        pass.waiting.push(cx.waker().clone());
+        true
+    }
+
+    fn wake_dispatcher(&self) {
+        if let Some(dispatcher) = &*self.dispatcher.borrow() {
+            dispatcher.wake_by_ref();
+        }
+    }
+
+    /// Looks at the rings, and sends what is due for up to `most` generations.
+    fn send_due(&self, most: usize) -> Left {
+        self.take_reports();
+        let is_left = self.generations.borrow_mut().send_some(most);
+        if is_left { Left::Something } else { Left::Nothing }
     }
 
     /// Tells the connections when the server begins to drain or to stop.
@@ -394,10 +458,10 @@ impl Hall {
         }
     }
 
-    fn take_reports(&self, rings: &mut [rtrb::Consumer<Report>]) {
+    fn take_reports(&self) {
         let mut generations = self.generations.borrow_mut();
         let mut any = false;
-        for ring in rings {
+        for ring in self.rings.borrow_mut().iter_mut().filter(|ring| !ring.is_empty()) {
             let Ok(chunk) = ring.read_chunk(ring.slots()) else { continue };
             let (first, second) = chunk.as_slices();
             any |= !first.is_empty();
@@ -417,6 +481,43 @@ impl Hall {
         self.control.connection_closed();
         if self.told_phase.get() != Phase::Serving && self.conns.borrow().open == 0 {
             self.control.wake_io_threads();
+        }
+    }
+
+    /// Lets an engine on this thread tell what fits into a turn.
+    fn run_engine(&self, engine: &mut Engine, recorder: &mut Recorder, reports: &mut Vec<Report>) {
+        let mut events = self.events.borrow_mut();
+        engine.advance_some(self.clock.now(), EVENTS_PER_TURN, &mut events);
+        if engine.deadline().is_some() {
+            self.engines_have_more.set(true);
+        }
+        let released = self.clock.now();
+        for event in events.drain(..) {
+            recorder.happened(&event, released);
+            reports.push(Report::Event(event, released));
+        }
+        recorder.settle();
+    }
+
+    /// Goes on with the answers made here that did not fit into one turn.
+    fn run_engines(&self) {
+        if !self.engines_have_more.replace(false) {
+            return;
+        }
+        let mut reports = self.reports.borrow_mut();
+        let mut generations = self.generations.borrow_mut();
+        for (engine, recorder) in self.engines.borrow_mut().iter_mut() {
+            if engine.deadline().is_some() {
+                self.run_engine(engine, recorder, &mut reports);
+                reports.drain(..).for_each(|report| generations.apply(&report));
+            }
+        }
+    }
+
+    /// The socket of a generation takes bytes again.
+    pub(crate) fn resume(&self, address: Address) {
+        if self.generations.borrow_mut().resume(address) {
+            self.wake_dispatcher();
         }
     }
 
@@ -497,3 +598,6 @@ impl Conns {
         self.free.push(slot);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,9 +131,13 @@ impl Inbox {
         self.closed.load(Ordering::Acquire)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.orders.is_empty()
+    }
+
     /// Whether the GPU thread may sleep: no order waits, nor the end.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.orders.is_empty() && !self.is_closed()
+        self.is_empty() && !self.is_closed()
     }
 }
 

@@ -233,6 +233,18 @@ impl Engine {
         }
     }
 
+    /// Like [`advance`](Self::advance), but a job that is alone may be left in the middle of its
+    /// tokens once `most` events or a few more are told: [`deadline`](Self::deadline) then says that
+    /// there is more, and the next call goes on. In order for each job, not across jobs. Of use where
+    /// the thread that calls has other things to do; only [`Instant`] can have so much to tell at
+    /// one instant.
+    pub fn advance_some(&mut self, now: SimTime, most: usize, out: &mut Vec<Event>) {
+        match self {
+            Self::Instant(engine) => engine.advance_some(now, most, out),
+            Self::FixedRate(_) | Self::Scheduler(_) => self.advance(now, out),
+        }
+    }
+
     /// Forgets all cached prefixes. Works only while no job holds blocks (vLLM refuses otherwise),
     /// and says whether it did; engines without a prefix cache have nothing to forget.
     pub fn reset_prefix_cache(&mut self, now: SimTime) -> bool {

@@ -5,8 +5,8 @@
 //! token's number alone, never from the token before it, so a timetable cannot drift.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 
 use crate::seed::LookupMap;
 use crate::sim::{Event, Finish, Job, Verdict, What};
@@ -38,7 +38,7 @@ fn output_of(job: &Job) -> (Tokens, Finish) {
 pub struct Instant {
     now: SimTime,
     /// Jobs whose events have not been fetched, in order of arrival.
-    arrived: Vec<Arrived>,
+    arrived: VecDeque<Arrived>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,9 @@ struct Arrived {
     job: JobId,
     tokens: Tokens,
     finish: Finish,
+    /// Tokens told so far.
+    told: u32,
+    is_admitted: bool,
 }
 
 impl Instant {
@@ -59,7 +62,15 @@ impl Instant {
     pub fn submit(&mut self, now: SimTime, job: &Job) -> Verdict {
         self.pass_to(now);
         let (tokens, finish) = output_of(job);
-        self.arrived.push(Arrived { at: now, job: job.id, tokens, finish });
+        let job = job.id;
+        self.arrived.push_back(Arrived {
+            at: now,
+            job,
+            tokens,
+            finish,
+            told: 0,
+            is_admitted: false,
+        });
         Verdict::Queued
     }
 
@@ -72,18 +83,37 @@ impl Instant {
 
     /// See [`Engine::deadline`](crate::sim::Engine::deadline).
     pub fn deadline(&self) -> Option<SimTime> {
-        self.arrived.first().map(|arrived| arrived.at)
+        self.arrived.front().map(|arrived| arrived.at)
     }
 
     /// See [`Engine::advance`](crate::sim::Engine::advance).
     pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
+        self.advance_some(now, usize::MAX, out);
+    }
+
+    /// See [`Engine::advance_some`](crate::sim::Engine::advance_some). Jobs with more to tell take
+    /// turns.
+    pub fn advance_some(&mut self, now: SimTime, most: usize, out: &mut Vec<Event>) {
         self.pass_to(now);
-        for Arrived { at, job, tokens, finish } in self.arrived.drain(..) {
-            out.push(Event { at, job, what: What::Admitted { cached: Tokens::ZERO } });
-            out.extend((1..=tokens.get()).map(|index| {
+        let mut left = most;
+        while left > 0
+            && let Some(mut arrived) = self.arrived.pop_front()
+        {
+            let Arrived { at, job, tokens, finish, .. } = arrived;
+            if !std::mem::replace(&mut arrived.is_admitted, true) {
+                out.push(Event { at, job, what: What::Admitted { cached: Tokens::ZERO } });
+            }
+            let more = u32::try_from(left).unwrap_or(u32::MAX);
+            let end = tokens.get().min(arrived.told.saturating_add(more));
+            out.extend((arrived.told + 1..=end).map(|index| {
                 let finish = (index == tokens.get()).then_some(finish);
                 Event { at, job, what: What::Token { index: Tokens::new(index), finish } }
             }));
+            left -= (end - arrived.told) as usize;
+            arrived.told = end;
+            if end < tokens.get() {
+                self.arrived.push_back(arrived);
+            }
         }
     }
 
@@ -262,5 +292,58 @@ impl FixedRate {
     fn pass_to(&mut self, now: SimTime) {
         assert!(now >= self.now, "time runs back from {} to {now}", self.now);
         self.now = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: u64, tokens: u32) -> Job {
+        let max_tokens = Tokens::new(tokens);
+        let prompt = Tokens::new(1);
+        Job { id: JobId(id), prompt, max_tokens, stop_after: None, priority: 0, chain: None }
+    }
+
+    /// Per slice: which jobs were admitted, which told tokens, up to which.
+    fn told(events: &[Event]) -> String {
+        let mut words: Vec<String> = Vec::new();
+        for event in events {
+            let id = event.job.0;
+            match event.what {
+                What::Token { index, finish } => {
+                    let word = format!("{id}#{}", index.get());
+                    let is_same =
+                        words.last().is_some_and(|last| last.starts_with(&format!("{id}#")));
+                    if is_same {
+                        words.pop();
+                    }
+                    words.push(if finish.is_some() { word + "." } else { word });
+                }
+                _ => words.push(format!("{id}+")),
+            }
+        }
+        words.join(" ")
+    }
+
+    #[test]
+    fn a_long_answer_told_in_slices_lets_a_short_one_pass() {
+        let now = SimTime::from_ns(5);
+        let mut engine = Instant::new();
+        engine.submit(now, &job(1, 10));
+        let mut slices = Vec::new();
+        let mut slice = |engine: &mut Instant| {
+            let mut events = Vec::new();
+            engine.advance_some(now, 4, &mut events);
+            slices.push(told(&events));
+        };
+        slice(&mut engine);
+        engine.submit(now, &job(2, 2));
+        assert_eq!(engine.deadline(), Some(now));
+        slice(&mut engine);
+        slice(&mut engine);
+        assert_eq!(engine.deadline(), None);
+        // Of the third slice two tokens finish job 1, and the turn it had before came first.
+        assert_eq!(slices, ["1+ 1#4", "1#8", "2+ 2#2. 1#10."]);
     }
 }

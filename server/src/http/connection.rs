@@ -27,7 +27,7 @@ use crate::gpu_thread::Address;
 use crate::helper;
 use crate::io_thread::Io;
 use crate::metrics::record::Outcome;
-use crate::stream::{Delivery, Ended, State};
+use crate::stream::{Delivery, Ended, State, WRITE_SIZE};
 use crate::sys;
 
 /// What the rest of its thread knows of a connection.
@@ -162,6 +162,11 @@ impl Link {
         loop {
             let head = self.read_head().await?;
             self.exchange(head).await?;
+            if !self.buffer.is_empty() {
+                // It has sent the next request already. Everybody else comes first.
+                self.io.give_way().await;
+                self.io.tend();
+            }
         }
     }
 
@@ -378,7 +383,7 @@ impl Link {
             match self.turn(reads, is_blocked).await {
                 Turn::Writable => {
                     self.conn.expires.set(u64::MAX);
-                    self.io.generations.borrow_mut().resume(address);
+                    self.io.resume(address);
                 }
                 // A client that closes its side has gone: that is how every client gives up, and
                 // one that only half-closes cannot be told from it before the next write.
@@ -514,8 +519,14 @@ impl Link {
     async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Close> {
         self.conn.expires.set(u64::MAX);
         while !bytes.is_empty() {
-            match sys::send(&self.conn.stream, bytes) {
-                Ok(count) => bytes = &bytes[count..],
+            match sys::send(&self.conn.stream, &bytes[..bytes.len().min(WRITE_SIZE)]) {
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    if !bytes.is_empty() {
+                        // However fast the client reads, others wait for one write at most.
+                        self.io.tend();
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.expire_in(self.io.served.limits.stall);
@@ -563,8 +574,15 @@ impl Link {
         self.conn.expires.set((self.io.clock.now() + span).as_ns());
     }
 
-    /// Waits for the socket or a signal.
+    /// Waits for the socket or a signal. What follows is work of this connection alone, so tokens
+    /// that are due go first.
     async fn turn(&mut self, read: bool, write: bool) -> Turn {
+        let turn = self.wait(read, write).await;
+        self.io.tend();
+        turn
+    }
+
+    async fn wait(&mut self, read: bool, write: bool) -> Turn {
         let Self { conn, readable, writable, .. } = self;
         poll_fn(|cx| {
             if conn.signals.get() != 0 {

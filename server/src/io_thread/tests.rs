@@ -1,0 +1,309 @@
+//! Bursts, played by hand on one thread: the test is the runtime's main task and decides when the
+//! dispatcher has its turn, so what happens between two sends is counted and not timed.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream as StdStream};
+
+use llmsim_engine::config::{self, Source};
+use llmsim_engine::observe::WindowSizes;
+use llmsim_engine::sim::What;
+use llmsim_engine::units::{JobId, SimSpan, Tokens};
+
+use super::*;
+use crate::args::{ApiKeys, MetricsSettings, SummarySizes};
+use crate::helper;
+use crate::ring::{Reporter, reports};
+use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
+
+/// An I/O thread whose one GPU thread is the test, and that makes the answers of `now` itself.
+struct Stage {
+    io: Rc<Io>,
+    gates: Vec<Rc<Io>>,
+    door: Door,
+    inbox: Arc<Inbox>,
+    reporter: Reporter,
+    listener: TcpListener,
+    /// Tokens published so far for each stream.
+    published: u32,
+}
+
+const RING: usize = 4096;
+
+impl Stage {
+    async fn new() -> Self {
+        let models = "
+version: 1
+hardware:
+  gpu: { hbm_gib: 80, memory_bandwidth_gbps: 3000, peak_tflops: 989 }
+models:
+  - { name: now, context_length: 1000000 }
+  - name: gpu
+    context_length: 100000
+    engine: scheduler
+    hardware: gpu
+    weights: { parameters_billion: 1, bytes_per_parameter: 2 }
+    kv_cache: { bytes_per_token: 1024 }
+    scheduler: { max_batch_tokens: 8192, max_num_sequences: 256 }
+";
+        let responses = "version: 1\ndefault: { content: \"One two three four.\" }\n";
+        let config = config::load(&Source::new("m", models), &Source::new("r", responses)).unwrap();
+        let clock = Clock::start();
+        let shard = Arc::new(IoShard::new(2, 100));
+        let sizes = SummarySizes {
+            request_samples: 10,
+            token_samples: 10,
+            rate_window: Duration::from_secs(1),
+        };
+        let observatory = Observatory::new(
+            clock,
+            &config.models,
+            Vec::new(),
+            vec![Arc::clone(&shard)],
+            Vec::new(),
+            MetricsSettings::default(),
+            sizes,
+        );
+        let engine = config.models[0].engine.build();
+        let homes = [Home::Here { seat: 0 }, Home::Thread { thread: 0, seat: 0 }];
+        let models =
+            config.models.into_iter().zip(homes).enumerate().map(|(place, (model, home))| {
+                let replica = Replica { number: 0, place, home };
+                Model::new(model.name, model.context_length, model.engine, vec![replica])
+            });
+        let hour = SimSpan::from_ms(3_600_000);
+        let served = Arc::new(Served {
+            models: models.collect(),
+            responses: Arc::new(config.responses),
+            started: 0,
+            fingerprint: "fp".to_owned(),
+            limits: Limits {
+                body: 1 << 20,
+                head: hour,
+                body_time: hour,
+                idle: hour,
+                stall: hour,
+                connections: 10_000,
+            },
+            api_keys: ApiKeys::default(),
+            sleep: Sleep::new(Arc::new(Sleepers::new(2)), vec![0, 1]),
+            scope: Scope::Server,
+            vocabulary: Arc::default(),
+        });
+        let door = Door::new();
+        let (reporter, ring) = reports(RING, Arc::clone(&door.bell));
+        let inbox = Arc::new(Inbox::new());
+        inbox.bell.serve_thread(std::thread::current());
+        let figures = Arc::new(Figures::new(
+            Tokens::new(1_000_000),
+            WindowSizes { requests: 10, tokens: 10 },
+        ));
+        let (helper, _) = helper::queue(1);
+        let (hall, gates) = IoThread {
+            number: 0,
+            clock,
+            gates: vec![served],
+            door: Arc::new(Door::new()),
+            rings: vec![ring],
+            inboxes: vec![Arc::clone(&inbox)],
+            helper: helper.clone(),
+            metrics_helper: helper,
+            control: Arc::new(Control::new(Vec::new())),
+            shard,
+            here: vec![(engine, figures)],
+            observatory: Arc::new(observatory),
+            entropy: 1,
+        }
+        .enter();
+        monoio::spawn(pass_the_turn(hall));
+        // Whoever waits for a task lets those before it run, so the passer stands ready.
+        monoio::spawn(async {}).await;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self { io: Rc::clone(&gates[0]), gates, door, inbox, reporter, listener, published: 0 }
+    }
+
+    /// A client that has sent this; its socket waits at the door.
+    fn client(&self, request: &[u8]) -> StdStream {
+        let mut client = StdStream::connect(self.listener.local_addr().unwrap()).unwrap();
+        client.write_all(request).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let (socket, _) = self.listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        self.io.control.connection_opened();
+        self.door.arrivals.push(Arrival { socket, gate: 0, turned_away: false }).unwrap();
+        client
+    }
+
+    /// So many streams that the GPU thread has taken, and their clients.
+    async fn streams(&mut self, count: usize) -> (Vec<StdStream>, Vec<JobId>) {
+        let clients = (0..count).map(|_| self.client(&ask("gpu", true, 1000))).collect();
+        let mut jobs = Vec::new();
+        while jobs.len() < count {
+            self.dispatch().await;
+            self.io.give_way().await;
+            while let Some(order) = self.inbox.pop() {
+                let Order::Submit { job, at, .. } = order else { panic!("{order:?}") };
+                self.reporter.publish(Report::Queued(job.id, at));
+                jobs.push(job.id);
+            }
+        }
+        (clients, jobs)
+    }
+
+    /// One more token of each. The bell is not rung: it would wake the test itself.
+    fn publish(&mut self, jobs: &[JobId]) {
+        self.published += 1;
+        let at = self.io.clock.now();
+        for &job in jobs {
+            let what = What::Token { index: Tokens::new(self.published), finish: None };
+            self.reporter.publish(Report::Event(Event { at, job, what }, at));
+        }
+    }
+
+    /// One turn of the dispatcher.
+    async fn dispatch(&self) {
+        poll_fn(|cx| {
+            assert!(self.io.dispatch(cx, &self.gates, &self.door).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Tokens of the GPU's streams that the kernel has taken.
+    fn sent(&self) -> u64 {
+        self.io.shard.replicas[1].read().tokens
+    }
+}
+
+fn ask(model: &str, stream: bool, tokens: u32) -> Vec<u8> {
+    let body = format!(
+        r#"{{"model":"{model}","stream":{stream},"ignore_eos":true,"max_tokens":{tokens},"messages":[{{"role":"user","content":"Hello"}}]}}"#
+    );
+    let length = body.len();
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+const MODELS: &[u8] = b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n";
+
+/// Runs a story as the main task of a runtime.
+fn play<F: Future<Output = ()>>(story: impl FnOnce() -> F) {
+    let (mut runtime, _) = build_runtime(IoDriver::Epoll).unwrap();
+    runtime.block_on(async { story().await });
+}
+
+#[test]
+fn of_many_sockets_at_once_few_are_taken_in_before_tokens_that_are_due_are_sent() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(5).await;
+        let (accepted, sent) = (stage.io.shard.accepted.get(), stage.sent());
+        let waiting: Vec<_> = (0..200).map(|_| stage.client(MODELS)).collect();
+        for turn in 1..=200 / WELCOMES_PER_TURN as u64 {
+            stage.publish(&jobs);
+            stage.dispatch().await;
+            assert_eq!(stage.io.shard.accepted.get() - accepted, turn * WELCOMES_PER_TURN as u64);
+            assert_eq!(stage.sent() - sent, turn * 5);
+        }
+        stage.dispatch().await;
+        assert_eq!(stage.io.shard.accepted.get() - accepted, waiting.len() as u64);
+    });
+}
+
+#[test]
+fn before_a_connection_does_its_own_work_it_sends_the_tokens_that_are_due() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(SENDS_BETWEEN_TASKS + 8).await;
+        let sent = stage.sent();
+        let mut other = stage.client(MODELS);
+        stage.publish(&jobs);
+        // Its socket is taken in, and from then on the dispatcher has no turn.
+        let arrival = stage.door.arrivals.pop().unwrap();
+        stage.io.welcome(arrival);
+        let mut answer = [0; 12];
+        while other.read(&mut answer).is_err() {
+            assert!(stage.sent() - sent <= jobs.len() as u64);
+            stage.io.give_way().await;
+        }
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        // It has had at least two turns by then, and each sends some.
+        assert_eq!(stage.sent() - sent, jobs.len() as u64);
+    });
+}
+
+#[test]
+fn a_client_that_pipelines_lets_tokens_go_first_before_each_of_its_requests() {
+    play(|| async {
+        const REQUESTS: usize = 50;
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(1).await;
+        let sent = stage.sent();
+        let mut other = stage.client(&MODELS.repeat(REQUESTS));
+        let arrival = stage.door.arrivals.pop().unwrap();
+        stage.io.welcome(arrival);
+        let (mut answers, mut buffer) = (Vec::new(), [0; 65536]);
+        let count = |bytes: &[u8]| bytes.windows(12).filter(|w| w == b"HTTP/1.1 200").count();
+        while count(&answers) < REQUESTS {
+            // A token whenever the connection lets anybody else have a turn.
+            stage.publish(&jobs);
+            stage.io.give_way().await;
+            let before = count(&answers);
+            if let Ok(got) = other.read(&mut buffer) {
+                answers.extend_from_slice(&buffer[..got]);
+            }
+            assert!(count(&answers) - before <= 1, "several requests without a look at the rings");
+        }
+        assert!(stage.sent() - sent >= REQUESTS as u64 - 1);
+    });
+}
+
+#[test]
+fn an_answer_of_a_million_tokens_is_made_in_slices_and_holds_up_nobody() {
+    play(|| async {
+        const TOKENS: u32 = 200_000;
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(1).await;
+        let sent = stage.sent();
+        let _whole = stage.client(&ask("now", false, TOKENS));
+        let mut turns = 0;
+        let made = |stage: &Stage| stage.io.shard.unstreamed_tokens.get();
+        while made(&stage) < u64::from(TOKENS) {
+            let before = made(&stage);
+            stage.publish(&jobs);
+            stage.dispatch().await;
+            stage.io.give_way().await;
+            turns += 1;
+            // The connection's own turn and the dispatcher's.
+            assert!(made(&stage) - before <= 2 * EVENTS_PER_TURN as u64);
+            assert_eq!(stage.sent() - sent, turns);
+        }
+        assert!(turns >= u64::from(TOKENS) / (2 * EVENTS_PER_TURN as u64));
+    });
+}
+
+#[test]
+fn a_fast_reader_of_a_long_answer_gets_a_few_writes_and_then_others_have_their_turn() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(1).await;
+        let sent = stage.sent();
+        let mut reader = stage.client(&ask("now", true, 20_000));
+        let (mut turns, mut bytes, mut buffer) = (0, 0, vec![0; 1 << 20]);
+        let mut is_over = false;
+        while !is_over {
+            stage.publish(&jobs);
+            stage.dispatch().await;
+            stage.io.give_way().await;
+            turns += 1;
+            while let Ok(got) = reader.read(&mut buffer) {
+                bytes += got;
+                is_over = buffer[..got].ends_with(b"0\r\n\r\n");
+            }
+            assert_eq!(stage.sent() - sent, turns);
+        }
+        // 20,000 frames of some 300 bytes, at most two times two writes of 64 KiB a turn.
+        assert!(bytes > 5_000_000 && turns >= bytes as u64 / (4 * 80 * 1024), "{bytes} {turns}");
+    });
+}
