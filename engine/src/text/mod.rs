@@ -9,6 +9,7 @@
 //! asked.
 
 mod boundary;
+pub mod embedding;
 mod fold;
 pub mod matcher;
 mod prefilter;

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write as _;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
@@ -26,6 +27,42 @@ pub(super) fn push_optional_string(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         Some(text) => push_string(out, text),
         None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Appends a value as it was read; what was beyond [`KEPT`] members is gone.
+pub(super) fn push_json(out: &mut Vec<u8>, value: &Json<'_>) {
+    const INFALLIBLE: &str = "writing to memory cannot fail";
+    match value {
+        Json::Absent | Json::Null => out.extend_from_slice(b"null"),
+        Json::Bool(value) => write!(out, "{value}").expect(INFALLIBLE),
+        Json::Integer(value) => write!(out, "{value}").expect(INFALLIBLE),
+        Json::HugeInteger(value) => write!(out, "{value}").expect(INFALLIBLE),
+        // With its point, so that it stays a decimal.
+        Json::Decimal(value) => write!(out, "{value:?}").expect(INFALLIBLE),
+        Json::String(text) => push_string(out, text),
+        Json::Array(array) => {
+            out.push(b'[');
+            for (at, item) in array.items.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                push_json(out, item);
+            }
+            out.push(b']');
+        }
+        Json::Object(object) => {
+            out.push(b'{');
+            for (at, (name, value)) in object.members.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                push_string(out, name);
+                out.push(b':');
+                push_json(out, value);
+            }
+            out.push(b'}');
+        }
     }
 }
 

@@ -81,6 +81,18 @@ pub(in crate::wire) fn string<'a>(
     }
 }
 
+/// A string that must be there; it may be empty.
+pub(in crate::wire) fn required<'a>(
+    json: Json<'a>,
+    param: impl Into<Path>,
+) -> Result<Cow<'a, str>, ApiError> {
+    match json {
+        Json::String(text) => Ok(text),
+        absent if absent.is_absent() => Err(ApiError::missing(param)),
+        other => Err(wrong_type(param, "a string", other.kind())),
+    }
+}
+
 /// A string of at most `max` characters.
 pub(in crate::wire) fn short_string<'a>(
     json: Json<'a>,

@@ -8,7 +8,7 @@ use super::body::Raw;
 use super::fields::{boolean, decimal, integer, only_type, string};
 use crate::units::Tokens;
 use crate::wire::error::ApiError;
-use crate::wire::json::Kind;
+use crate::wire::json::{Json, Kind};
 
 pub(in crate::wire) struct VllmFields<'a> {
     pub(in crate::wire) min_tokens: Tokens,
@@ -58,7 +58,7 @@ pub(in crate::wire) fn check<'a>(
         include_stop: boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?
             .unwrap_or(false),
         priority: priority.map_or(0, |value| value as i32),
-        cache_salt: cache_salt(raw)?,
+        cache_salt: cache_salt(take(&mut raw.cache_salt))?,
         // vLLM takes an empty one as none.
         request_id: string(take(&mut raw.request_id), "request_id")?.filter(|id| !id.is_empty()),
         prompt_logprobs: prompt_logprobs.is_some(),
@@ -104,9 +104,8 @@ fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
 
 const MAX_SALT_CHARS: usize = 128;
 
-fn cache_salt<'a>(raw: &mut Raw<'a>) -> Result<Option<Cow<'a, str>>, ApiError> {
-    let Some(salt) = super::short_string(take(&mut raw.cache_salt), "cache_salt", MAX_SALT_CHARS)?
-    else {
+pub(in crate::wire) fn cache_salt(json: Json<'_>) -> Result<Option<Cow<'_, str>>, ApiError> {
+    let Some(salt) = super::short_string(json, "cache_salt", MAX_SALT_CHARS)? else {
         return Ok(None);
     };
     if salt.is_empty() {
