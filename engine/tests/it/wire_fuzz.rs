@@ -4,7 +4,13 @@
 use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::wire::chat::ChatRequest;
 use llmsim_engine::wire::client::Chunk;
+use llmsim_engine::wire::completions::CompletionRequest;
+use llmsim_engine::wire::embeddings::EmbeddingRequest;
+use llmsim_engine::wire::generate::GenerateRequest;
 use llmsim_engine::wire::json_guard;
+use llmsim_engine::wire::lora::LoadAdapter;
+use llmsim_engine::wire::messages::{MessagesRequest, Purpose};
+use llmsim_engine::wire::responses::ResponsesRequest;
 use llmsim_engine::wire::sse::SseParser;
 
 /// Each runs a fixed number of mutations: all tests of this file together take some two seconds.
@@ -127,6 +133,41 @@ fn mutated_bodies_are_taken_or_refused_and_nothing_else() {
                 }
             }
             let _ = Chunk::parse(&body);
+        }
+    }
+}
+
+/// The bodies of the other surfaces.
+const OTHERS: [&str; 7] = [
+    r#"{"model":"m","prompt":["a","b\n"],"n":2,"echo":true,"logprobs":5,"max_tokens":0,"suffix":"z"}"#,
+    r#"{"model":"m","prompt":[[1,2],[4294967295]],"input":[1,2,3],"dimensions":5,"input_ids":[7]}"#,
+    r#"{"model":"m","max_tokens":9,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"4"}]}]}],"tools":[{"name":"a","input_schema":{}}],"tool_choice":{"type":"tool","name":"a"},"thinking":{"type":"enabled","budget_tokens":1024}}"#,
+    r#"{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"x"}]},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"item_reference","id":"i"}],"text":{"format":{"type":"json_schema","name":"n","schema":{"a":[1.5,-3e-7]}}}}"#,
+    r#"{"text":["a","b"],"rid":["x","y"],"stream":true,"sampling_params":{"max_new_tokens":5,"stop":["x"],"n":2}}"#,
+    r#"{"lora_name":"a","lora_path":"/x","load_inplace":false}"#,
+    r#"{"model":"m","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"a":[1]}}]}],"max_tokens":5}"#,
+];
+
+#[test]
+fn mutated_bodies_of_all_surfaces_are_taken_or_refused_in_one_line() {
+    for seed in SEEDS {
+        let mut random = Seed::new(seed).generator();
+        for round in 0..4_000 {
+            let start = OTHERS[random.below(OTHERS.len() as u64) as usize];
+            let body = mutate(&mut random, start.as_bytes(), &OTHERS);
+            let refusals = [
+                CompletionRequest::parse(&body).err(),
+                EmbeddingRequest::parse(&body, 1536).err(),
+                MessagesRequest::parse(&body, Purpose::Answer).err(),
+                ResponsesRequest::parse(&body).err(),
+                GenerateRequest::parse(&body).err(),
+                LoadAdapter::parse(&body).err(),
+            ];
+            for refusal in refusals.into_iter().flatten() {
+                let context = || format!("seed {seed} round {round}: {:?}", body.escape_ascii());
+                assert_eq!(refusal.status, 400, "{}", context());
+                assert!(!refusal.message.contains('\n'), "{}", context());
+            }
         }
     }
 }
