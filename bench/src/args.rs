@@ -93,14 +93,9 @@ pub struct BenchArgs {
 /// Options about the target.
 #[derive(Debug, ClapArgs)]
 pub struct TargetArgs {
-    /// Root of the API, with or without `/v1`.
-    #[arg(
-        long,
-        visible_alias = "base-url",
-        default_value = "http://localhost:8080/v1",
-        value_name = "URL"
-    )]
-    pub url: String,
+    /// Root of the API, with or without `/v1` [default: http://localhost:8080/v1].
+    #[arg(long, visible_alias = "base-url", value_name = "URL")]
+    pub url: Option<String>,
     /// Host of the target, instead of --url.
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
@@ -108,11 +103,11 @@ pub struct TargetArgs {
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// Path of the endpoint; one that ends with `/completions` but not `/chat/completions` is asked
-    /// in the legacy form.
-    #[arg(long, default_value = "/v1/chat/completions", value_name = "PATH")]
-    pub endpoint: String,
-    /// Accepted for vLLM's sake: `openai-chat` or `openai`/`vllm` (legacy completions).
-    #[arg(long, value_name = "NAME", hide = true)]
+    /// in the legacy form [default: /v1/chat/completions].
+    #[arg(long, value_name = "PATH")]
+    pub endpoint: Option<String>,
+    /// As vLLM names the two forms: `openai-chat`, or `openai` or `vllm` for legacy completions.
+    #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
     /// Model to ask for.
     #[arg(long, short = 'm', value_name = "NAME")]
@@ -139,9 +134,9 @@ pub struct TargetArgs {
     /// sent.
     #[arg(long, value_name = "MODELS")]
     pub simulate: Option<String>,
-    /// Answers of the virtual server.
-    #[arg(long, value_name = "FILE", default_value = "builtin:bench-responses")]
-    pub simulate_responses: String,
+    /// Answers of the virtual server [default: builtin:bench-responses].
+    #[arg(long, value_name = "FILE")]
+    pub simulate_responses: Option<String>,
     /// Do not look for the server's own metrics.
     #[arg(long)]
     pub no_server_metrics: bool,
@@ -178,9 +173,9 @@ pub struct LoadArgs {
     /// Open loop in stages: `ramp 0->100 60s; hold 120s; spike 400 10s; pause 5s`.
     #[arg(long, value_name = "STAGES", conflicts_with_all = ["concurrency", "rate"])]
     pub load: Option<String>,
-    /// How the gaps between arrivals are drawn.
-    #[arg(long, value_enum, default_value_t = ArrivalsName::Poisson)]
-    pub arrivals: ArrivalsName,
+    /// How the gaps between arrivals are drawn [default: poisson].
+    #[arg(long, value_enum)]
+    pub arrivals: Option<ArrivalsName>,
     /// Shape of gamma-distributed gaps: 1 is Poisson, below 1 more bursty, above more even.
     #[arg(long, value_name = "SHAPE")]
     pub burstiness: Option<f64>,
@@ -238,8 +233,8 @@ pub struct PromptArgs {
     #[arg(long, value_enum, default_value_t = TraceKind::Auto)]
     pub trace_format: TraceKind,
     /// Play a trace this many times faster.
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
-    pub time_scale: f64,
+    #[arg(long, value_name = "FACTOR")]
+    pub time_scale: Option<f64>,
     /// Spread requests that a trace stamps with the same tick over the time to the next one.
     #[arg(long, value_enum, default_value_t = Jitter::None)]
     pub trace_jitter: Jitter,
@@ -256,6 +251,30 @@ pub struct PromptArgs {
     /// Sampling temperature to send.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f64>,
+    /// Sampling parameter to send.
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f64>,
+    /// Sampling parameter to send (a vLLM extension).
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<i64>,
+    /// Sampling parameter to send (a vLLM extension).
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f64>,
+    /// Sampling parameter to send.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f64>,
+    /// Sampling parameter to send.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f64>,
+    /// Sampling parameter to send (a vLLM extension).
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f64>,
+    /// For vLLM's sake: kept in the JSON. Tokens are counted by the server's usage.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub tokenizer: Option<String>,
+    /// For vLLM's sake: nothing is downloaded here, so there is nothing to trust.
+    #[arg(long, hide = true)]
+    pub trust_remote_code: bool,
 }
 
 /// Options about the report.
@@ -270,6 +289,9 @@ pub struct ReportArgs {
     /// Write JSON under a name made from model, load and time.
     #[arg(long)]
     pub save_result: bool,
+    /// Add to the JSON file instead of replacing it: one object per line.
+    #[arg(long)]
+    pub append_result: bool,
     /// Also write what happened to each request.
     #[arg(long, visible_alias = "details")]
     pub save_detailed: bool,

@@ -1,19 +1,25 @@
 //! A benchmark from settings to exit code: the order of things, and nothing of how they are done.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use llmsim_engine::config::Source;
 use llmsim_engine::seed::Seed;
+use llmsim_engine::units::SimSpan;
 
 use crate::args::{BenchArgs, Format};
 use crate::clock::Clock;
+use crate::combinations;
 use crate::compare::{self, ServerSide};
 use crate::fetch::fetch;
 use crate::http::url::Url;
 use crate::plan::Load;
 use crate::progress::{Live, Progress, Style};
+use crate::record::Record;
 use crate::report::json::Environment;
 use crate::report::{Done, Measured, console, html, json, vllm};
 use crate::result::{Level, Summary};
@@ -21,7 +27,7 @@ use crate::run::{Context, LevelSpec, measure, warm_up};
 use crate::scrape;
 use crate::selftest::{self, Stamp};
 use crate::settings::{LevelSetting, Settings};
-use crate::target::http::Client;
+use crate::target::http::{Client, Texts};
 use crate::target::simulated::Simulated;
 
 /// Runs what `args` ask for.
@@ -35,6 +41,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, String> {
     }
     crate::os::catch_interrupts();
     check_open_files(&settings)?;
+    check_outputs(&settings)?;
+    if let (Some(note), false) = (combinations::unused_in_virtual_time(args), settings.report.quiet)
+    {
+        eprintln!("note: {note}");
+    }
     let mut session = Session::new(settings);
     session.announce();
     let ran = session.levels(args.target.api_key.as_deref());
@@ -44,9 +55,25 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, String> {
     Ok(session.exit_code())
 }
 
+/// Tries the files of the report before the run: an hour of measurement must not end at a folder
+/// that cannot be written.
+fn check_outputs(settings: &Settings) -> Result<(), String> {
+    let report = &settings.report;
+    for (option, path) in [("--output", &report.output), ("--html", &report.html)] {
+        let Some(path) = path else { continue };
+        let existed = path.exists();
+        open_for_writing(option, path, Mode::Append)?;
+        if !existed {
+            // Best effort: an empty file is no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
 fn check_open_files(settings: &Settings) -> Result<(), String> {
     let limit = crate::os::raise_open_files();
-    let most = settings.levels.iter().map(|level| in_flight(settings, level)).max().unwrap_or(1);
+    let most = settings.levels.iter().map(|level| connections(settings, level)).max().unwrap_or(1);
     if u64::from(most) + 32 > limit && settings.simulate.is_none() {
         return Err(format!(
             "{most} connections need more open files than this shell allows ({limit}); \
@@ -58,27 +85,29 @@ fn check_open_files(settings: &Settings) -> Result<(), String> {
 }
 
 /// Connections that a level wants open before it starts.
-fn in_flight(settings: &Settings, level: &LevelSetting) -> u32 {
-    if let Some(connections) = settings.connections {
-        return connections;
-    }
+fn connections(settings: &Settings, level: &LevelSetting) -> u32 {
+    // Nothing is known of the target yet: two seconds per answer.
+    settings.connections.unwrap_or_else(|| in_flight(level, SimSpan::from_ms(2000)))
+}
+
+/// Requests that a level will have in flight if an answer takes so long.
+fn in_flight(level: &LevelSetting, answer: SimSpan) -> u32 {
     let requests = level.extent.requests.unwrap_or(u32::MAX);
-    match &level.load {
-        Load::Closed { concurrency } => (*concurrency).min(requests),
-        Load::Open { max_concurrency: Some(cap), .. } => (*cap).min(requests),
-        Load::Open { arrivals, max_concurrency: None } => {
-            // By Little's law so many are in flight if an answer takes two seconds.
-            let by_rate = arrivals.target_rate().map_or(f64::from(requests), |rate| rate * 2.0);
-            let rounded = by_rate.ceil().clamp(8.0, 1024.0);
-            (rounded as u32).min(requests)
-        }
-    }
+    let most = match &level.load {
+        Load::Closed { concurrency } => return (*concurrency).min(requests),
+        Load::Open { max_concurrency, .. } => max_concurrency.unwrap_or(u32::MAX).min(requests),
+    };
+    let Load::Open { arrivals, .. } = &level.load else { return most };
+    // Little's law.
+    let by_rate = arrivals.peak_rate().map_or(f64::from(most), |rate| rate * answer.as_secs_f64());
+    (by_rate.ceil().clamp(8.0, 1024.0) as u32).min(most)
 }
 
 struct Session {
     settings: Settings,
     environment: Environment,
-    stamp: Option<Stamp>,
+    /// The client's own error, once it has been looked for.
+    selftest: Option<Option<Stamp>>,
     done: Vec<Done>,
 }
 
@@ -93,7 +122,7 @@ impl Session {
             io_driver: "none".into(),
             started_unix_s: since.as_secs(),
         };
-        Self { settings, environment, stamp: None, done: Vec::new() }
+        Self { settings, environment, selftest: None, done: Vec::new() }
     }
 
     fn announce(&self) {
@@ -129,7 +158,7 @@ impl Session {
         let responses = source("--simulate-responses", responses)?;
         let target = Simulated::new(&models, &responses, &self.settings.model)?;
         if let Some(sweep) = self.settings.sweep {
-            println!("{}", console::sweep_columns(sweep));
+            println!("{}", console::sweep_columns(&self.settings, sweep));
         }
         let live = Arc::new(Live::default());
         let style = Style::for_stderr(self.settings.report.progress);
@@ -147,10 +176,10 @@ impl Session {
             let workload = &self.settings.workload;
             let level = target.measure_until(workload, &spec, &live, crate::os::interrupted);
             live.end();
-            let outcome = Ok(conclude_level(&self.settings, level, ServerSide::Skipped));
+            let outcome = Ok(conclude_level(&self.settings, None, level, ServerSide::Skipped));
             let done = Done { setting, outcome };
             if let Some(sweep) = self.settings.sweep {
-                println!("{}", console::sweep_row(sweep, &done));
+                println!("{}", console::sweep_row(&self.settings, sweep, &done));
             }
             self.done.push(done);
         }
@@ -161,70 +190,76 @@ impl Session {
         let clock = Clock::start();
         let live = Arc::new(Live::default());
         let settings = &self.settings;
+        let report = &settings.report;
+        let texts = match report.format == Format::Vllm && report.detailed {
+            true => Texts::Keep,
+            false => Texts::Drop,
+        };
         let client = Client::start(
             clock,
             &settings.url,
             settings.timeouts,
             settings.stamps,
+            texts,
             Arc::clone(&live),
         )?;
         let workload = Arc::new(settings.workload.clone());
         let context = Context { clock, client, workload, live: Arc::clone(&live) };
-        if settings.selftest {
-            self.stamp = self.selftest().await;
-            if let (Some(stamp), true) = (&self.stamp, settings.sweep.is_some()) {
-                println!("self-test: {}", stamp.line());
-            }
-        }
-        if let Some(sweep) = self.settings.sweep {
-            println!("{}", console::sweep_columns(sweep));
-        }
         let style = Style::for_stderr(settings.report.progress);
         let _progress = Progress::start(clock, Arc::clone(&live), style);
         for (number, setting) in (0..).zip(settings.levels.clone()) {
             if crate::os::interrupted() {
                 break;
             }
-            let outcome = self.http_level(&context, number, &setting, api_key).await;
+            let warm = self.warm(&context, number, &setting).await;
+            if number == 0 {
+                if let (Ok(records), true) = (&warm, self.settings.selftest) {
+                    self.selftest(records).await;
+                }
+                if let Some(sweep) = self.settings.sweep {
+                    println!("{}", console::sweep_columns(&self.settings, sweep));
+                }
+            }
+            let outcome = match warm {
+                Ok(_) => Ok(self.http_level(&context, number, &setting, api_key).await),
+                Err(why) => Err(why),
+            };
             context.live.end();
             let done = Done { setting, outcome };
             if let Some(sweep) = self.settings.sweep {
-                println!("{}", console::sweep_row(sweep, &done));
+                println!("{}", console::sweep_row(&self.settings, sweep, &done));
             }
             self.done.push(done);
         }
         Ok(())
     }
 
-    /// The client's own error under about this load; a failed self-test is no reason not to measure.
-    async fn selftest(&self) -> Option<Stamp> {
-        let settings = &self.settings;
-        let streams = settings.levels.iter().map(|level| in_flight(settings, level)).max();
-        let setup = selftest::Setup {
-            // More tell nothing new about the client, and the test would take longer than the run.
-            concurrency: streams.unwrap_or(8).clamp(8, 1024),
-            tokens_per_second: 100.0,
-            tokens: 50,
-            stamps: settings.stamps,
-        };
-        match selftest::run(setup).await {
-            Ok(stamp) => Some(stamp),
-            Err(why) => {
-                eprintln!("note: {why}");
-                None
-            }
-        }
+    fn stamp(&self) -> Option<&Stamp> {
+        self.selftest.as_ref()?.as_ref()
     }
 
-    async fn http_level(
+    /// The client's own error at the streams and the chunk rate that the level with most of them
+    /// will have, going by the warm-up. A failed self-test is no reason not to measure.
+    async fn selftest(&mut self, warm: &[Record]) {
+        let settings = &self.settings;
+        let pace = Pace::of(warm);
+        let streams = settings.levels.iter().map(|level| in_flight(level, pace.answer)).max();
+        let setup = selftest::Setup::like(streams.unwrap_or(1), pace.gap, settings.stamps);
+        let stamp = selftest::run(setup).await.inspect_err(|why| eprintln!("note: {why}")).ok();
+        if let (Some(stamp), true) = (&stamp, settings.sweep.is_some()) {
+            println!("self-test: {}", stamp.line());
+        }
+        self.selftest = Some(stamp);
+    }
+
+    /// Opens connections and sends the unmeasured requests.
+    async fn warm(
         &self,
         context: &Context,
         number: u32,
         setting: &LevelSetting,
-        api_key: Option<&str>,
-    ) -> Result<Measured, String> {
-        let settings = &self.settings;
-        let streams = in_flight(settings, setting);
+    ) -> Result<Vec<Record>, String> {
+        let streams = connections(&self.settings, setting);
         context.client.warm(streams).await;
         let at_once = match setting.load {
             Load::Closed { concurrency } => concurrency,
@@ -234,7 +269,18 @@ impl Session {
         if !warm.is_empty() && warm.iter().all(|record| !record.ok()) {
             return Err(warm_up_failed(&warm));
         }
-        context.client.warm(streams).await;
+        Ok(warm)
+    }
+
+    async fn http_level(
+        &self,
+        context: &Context,
+        number: u32,
+        setting: &LevelSetting,
+        api_key: Option<&str>,
+    ) -> Measured {
+        let settings = &self.settings;
+        context.client.warm(connections(settings, setting)).await;
         let watched = Watched::begin(settings, api_key);
         let spec = LevelSpec {
             number,
@@ -245,12 +291,12 @@ impl Session {
         let level = measure(context, &spec).await;
         let lasted = level.ended.saturating_since(level.began).as_secs_f64();
         let server = watched.end(settings, api_key, lasted);
-        Ok(conclude_level(settings, level, server))
+        conclude_level(settings, self.stamp(), level, server)
     }
 
     fn conclude(&self) -> Result<(), String> {
         let settings = &self.settings;
-        let stamp = self.stamp.as_ref();
+        let stamp = self.stamp();
         if settings.sweep.is_none() {
             for done in &self.done {
                 match &done.outcome {
@@ -266,18 +312,21 @@ impl Session {
                 }
             }
         }
+        // One that cannot be written is no reason to lose the other.
+        let mut problems = Vec::new();
         if let Some(path) = &settings.report.output {
             let text = match settings.report.format {
                 Format::Llmsim => json::render(settings, &self.environment, stamp, &self.done),
                 Format::Vllm => vllm::render(settings, &self.environment, &self.done),
             };
-            write_file("--output", path, &text)?;
+            let mode = if settings.report.append { Mode::Append } else { Mode::Replace };
+            problems.extend(write_file("--output", path, mode, &text).err());
         }
         if let Some(path) = &settings.report.html {
             let page = html::render(settings, &self.environment, stamp, &self.done);
-            write_file("--html", path, &page)?;
+            problems.extend(write_file("--html", path, Mode::Replace, &page).err());
         }
-        Ok(())
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("\nerror: ")) }
     }
 
     fn exit_code(&self) -> ExitCode {
@@ -292,8 +341,47 @@ impl Session {
     }
 }
 
-fn conclude_level(settings: &Settings, level: Level, server: ServerSide) -> Measured {
-    let summary = Summary::of(&level, settings.goals);
+/// What warm-up tells about the answers to come.
+struct Pace {
+    /// Mean time of an answer.
+    answer: SimSpan,
+    /// Mean gap between its chunks; `None` if no answer had two.
+    gap: Option<SimSpan>,
+}
+
+impl Pace {
+    fn of(records: &[Record]) -> Self {
+        let ok: Vec<&Record> = records.iter().filter(|record| record.ok()).collect();
+        let mean = |total: u64, count: u64| (count > 0).then(|| SimSpan::from_ns(total / count));
+        let took = |r: &&Record| r.end.saturating_since(r.sent.unwrap_or(r.scheduled)).as_ns();
+        let output = |r: &&Record| Some(r.output.last?.saturating_since(r.output.first?).as_ns());
+        let gaps = ok.iter().map(|r| u64::from(r.output.chunks.saturating_sub(1))).sum();
+        Self {
+            // As before anything is known.
+            answer: mean(ok.iter().map(took).sum(), ok.len() as u64)
+                .unwrap_or(SimSpan::from_ms(2000)),
+            gap: mean(ok.iter().filter_map(output).sum(), gaps),
+        }
+    }
+}
+
+/// A run with this many times the chunks per second of the self-test is not covered by it.
+const COVERED: f64 = 1.5;
+
+fn conclude_level(
+    settings: &Settings,
+    stamp: Option<&Stamp>,
+    level: Level,
+    server: ServerSide,
+) -> Measured {
+    let mut summary = Summary::of(&level, settings.goals);
+    if let Some(stamp) = stamp.filter(|stamp| summary.chunks_per_s > COVERED * stamp.chunks_per_s) {
+        summary.warnings.push(format!(
+            "the self-test ran at {:.0} chunks/s, this run at {:.0}: the client may add more than \
+             it tells; `llmsim-bench selftest` measures it at any rate",
+            stamp.chunks_per_s, summary.chunks_per_s
+        ));
+    }
     let joined = compare::delivery_per_request(&level.records);
     Measured { summary, server, joined, began: level.began, records: level.records }
 }
@@ -354,7 +442,7 @@ fn read_metrics(url: &Url, api_key: Option<&str>, model: &str) -> Result<scrape:
     scrape::read(&String::from_utf8_lossy(&body), model)
 }
 
-fn warm_up_failed(records: &[crate::record::Record]) -> String {
+fn warm_up_failed(records: &[Record]) -> String {
     let why = records.iter().find_map(|record| match &record.outcome {
         crate::record::Outcome::Failed(failure) => {
             Some(format!("{}: {}", failure.class.label(), failure.detail))
@@ -368,10 +456,44 @@ fn warm_up_failed(records: &[crate::record::Record]) -> String {
     )
 }
 
-fn write_file(option: &str, path: &std::path::Path, text: &str) -> Result<(), String> {
+/// What becomes of a file that is there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Replace,
+    /// Its lines stay, as with vLLM's `--append-result`.
+    Append,
+}
+
+fn write_file(option: &str, path: &Path, mode: Mode, text: &str) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{option} {}: {error}", path.display());
+    let mut file = open_for_writing(option, path, mode)?;
+    if mode == Mode::Append && !ends_a_line(&mut file).map_err(told)? {
+        file.write_all(b"\n").map_err(told)?;
+    }
+    file.write_all(text.as_bytes()).map_err(told)
+}
+
+/// True if what is appended begins a line; vLLM's own files end without a line feed.
+fn ends_a_line(file: &mut File) -> std::io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+fn open_for_writing(option: &str, path: &Path, mode: Mode) -> Result<File, String> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent)
             .map_err(|error| format!("{option} {}: {error}", parent.display()))?;
     }
-    std::fs::write(path, text).map_err(|error| format!("{option} {}: {error}", path.display()))
+    let mut options = File::options();
+    options.create(true);
+    match mode {
+        Mode::Replace => options.write(true).truncate(true),
+        Mode::Append => options.read(true).append(true),
+    };
+    options.open(path).map_err(|error| format!("{option} {}: {error}", path.display()))
 }

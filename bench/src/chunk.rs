@@ -10,7 +10,7 @@ use llmsim_engine::wire::client::Chunk;
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::record::{ServerTiming, Usage};
+use crate::record::{Reported, ServerTiming, Usage};
 
 /// What one event means.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +23,8 @@ pub struct Meaning {
     pub usage: Option<Usage>,
     /// The server's own clock.
     pub timing: Option<ServerTiming>,
+    /// vLLM's account of the request.
+    pub reported: Option<Reported>,
     /// The server reported an error.
     pub error: Option<String>,
 }
@@ -50,10 +52,12 @@ pub fn meaning(data: &[u8]) -> Result<Meaning, String> {
     let calls = chunk.has_tool_calls
         && memmem::find(data, b"\"tool_calls\":[]").is_none()
         && memmem::find(data, b"\"tool_calls\": []").is_none();
+    let (timing, reported) = usage.and_then(|_| metrics(data)).unwrap_or_default();
     Ok(Meaning {
         output: some(&chunk.content) || some(&chunk.reasoning) || calls,
         finish: chunk.finish.map(Cow::into_owned),
-        timing: usage.and_then(|_| server_timing(data)),
+        timing,
+        reported,
         usage,
         error: None,
     })
@@ -62,9 +66,12 @@ pub fn meaning(data: &[u8]) -> Result<Meaning, String> {
 /// Settles the chunk that makes up almost all of a stream without decoding it: non-empty
 /// `"content"`, no finish reason, no usage, no error. Any doubt is answered with false.
 fn is_plain_content(data: &[u8]) -> bool {
-    const KEY: &[u8] = b"\"content\":\"";
-    let Some(at) = memmem::find(data, KEY) else { return false };
-    data.get(at + KEY.len()).is_some_and(|&next| next != b'"')
+    const CHAT: &[u8] = b"\"content\":\"";
+    const LEGACY: &[u8] = b"\"text\":\"";
+    let begins = |key: &[u8]| Some(memmem::find(data, key)? + key.len());
+    let legacy = || begins(LEGACY).filter(|_| memmem::find(data, b"\"delta\"").is_none());
+    let Some(at) = begins(CHAT).or_else(legacy) else { return false };
+    data.get(at).is_some_and(|&next| next != b'"')
         && data.last() == Some(&b'}')
         && memmem::find(data, b"\"finish_reason\":\"").is_none()
         && memmem::find(data, b"\"finish_reason\": \"").is_none()
@@ -73,9 +80,14 @@ fn is_plain_content(data: &[u8]) -> bool {
         && memmem::find(data, b"\"error\":").is_none()
 }
 
-/// Reads the `metrics` object beside `usage`, which our server adds when a request carries
-/// `x-llmsim-timing: 1`: instants in seconds from the arrival of the request.
-fn server_timing(data: &[u8]) -> Option<ServerTiming> {
+/// The content that a chunk carries, for those who keep it.
+pub fn content(data: &[u8]) -> Option<String> {
+    Chunk::parse(data).ok()?.content.map(Cow::into_owned)
+}
+
+/// Reads the `metrics` object beside `usage`. Our server adds instants, in seconds from the arrival
+/// of the request, when it carries `x-llmsim-timing: 1`; vLLM tells lengths of phases in ms.
+fn metrics(data: &[u8]) -> Option<(Option<ServerTiming>, Option<Reported>)> {
     #[derive(Deserialize)]
     struct Envelope {
         metrics: Option<Metrics>,
@@ -83,29 +95,42 @@ fn server_timing(data: &[u8]) -> Option<ServerTiming> {
     #[derive(Deserialize)]
     struct Metrics {
         queued_time: Option<f64>,
-        first_token_scheduled: f64,
-        first_token_released: f64,
+        first_token_scheduled: Option<f64>,
+        first_token_released: Option<f64>,
         first_token_sent: Option<f64>,
-        last_token_scheduled: f64,
-        last_token_released: f64,
+        last_token_scheduled: Option<f64>,
+        last_token_released: Option<f64>,
         max_token_lag: Option<f64>,
+        queue_time_ms: Option<f64>,
+        time_to_first_token_ms: Option<f64>,
+        generation_time_ms: Option<f64>,
     }
     memmem::find(data, b"\"metrics\"")?;
     // The depth was checked when the chunk was parsed.
     let metrics = sonic_rs::from_slice::<Envelope>(data).ok()?.metrics?;
-    let span = |seconds: f64| {
-        (seconds.is_finite() && seconds >= 0.0).then(|| SimSpan::from_secs_f64(seconds))
+    let span = |seconds: Option<f64>| {
+        let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0)?;
+        Some(SimSpan::from_secs_f64(seconds))
     };
-    let first_released = span(metrics.first_token_released)?;
-    Some(ServerTiming {
-        queued: metrics.queued_time.and_then(span),
-        first_scheduled: span(metrics.first_token_scheduled)?,
-        first_released,
-        first_sent: metrics.first_token_sent.and_then(span).unwrap_or(first_released),
-        last_scheduled: span(metrics.last_token_scheduled)?,
-        last_released: span(metrics.last_token_released)?,
-        lag_max: metrics.max_token_lag.and_then(span),
-    })
+    let ms = |ms: Option<f64>| span(ms.map(|ms| ms / 1e3));
+    let timing = || {
+        let first_released = span(metrics.first_token_released)?;
+        Some(ServerTiming {
+            queued: span(metrics.queued_time),
+            first_scheduled: span(metrics.first_token_scheduled)?,
+            first_released,
+            first_sent: span(metrics.first_token_sent).unwrap_or(first_released),
+            last_scheduled: span(metrics.last_token_scheduled)?,
+            last_released: span(metrics.last_token_released)?,
+            lag_max: span(metrics.max_token_lag),
+        })
+    };
+    let reported = Reported {
+        queue: ms(metrics.queue_time_ms),
+        first_token: ms(metrics.time_to_first_token_ms),
+        generation: ms(metrics.generation_time_ms),
+    };
+    Some((timing(), (reported != Reported::default()).then_some(reported)))
 }
 
 /// The message of an error body (`{"error":{"message":...}}`, `{"detail":...}`), else its start.
@@ -237,11 +262,45 @@ mod tests {
     }
 
     #[test]
-    fn vllm_metrics_without_our_fields_are_no_clock() {
+    fn vllm_tells_phases_and_no_clock() {
         let told = meaning(
             br#"{"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":3},
-            "metrics":{"queued_time":0.000051,"first_token_latency":0.004}}"#,
+            "metrics":{"time_to_first_token_ms":41.5,"generation_time_ms":20.25,
+            "queue_time_ms":3.5,"mean_itl_ms":10.125,"tokens_per_second":48.6,
+            "speculative_decoding":null}}"#,
+        )
+        .expect("valid");
+        assert_eq!(told.timing, None);
+        let reported = told.reported.expect("told");
+        assert_eq!(reported.to_first(), Some(SimSpan::from_ms(45)));
+        assert_eq!(reported.to_last(), Some(SimSpan::from_us(65_250)));
+    }
+
+    #[test]
+    fn metrics_that_tell_nothing_are_nothing() {
+        let told = meaning(
+            br#"{"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":1},
+            "metrics":{"time_to_first_token_ms":null,"queue_time_ms":null}}"#,
+        )
+        .expect("valid");
+        assert_eq!((told.timing, told.reported), (None, None));
+    }
+
+    #[test]
+    fn a_legacy_chunk_is_settled_by_its_text() {
+        check(
+            r#"{"id":"c","choices":[{"index":0,"text":" a","finish_reason":null}],"usage":null}"#,
+            true,
+            None,
+            None,
         );
-        assert_eq!(told.expect("valid").timing, None);
+        check(
+            r#"{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}"#,
+            false,
+            Some("stop"),
+            None,
+        );
+        check(r#"{"choices":[{"delta":{"content":"","x":{"text":"y"}}}]}"#, false, None, None);
+        assert_eq!(content(br#"{"choices":[{"text":"a\n"}]}"#).as_deref(), Some("a\n"));
     }
 }

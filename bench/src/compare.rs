@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use llmsim_engine::units::{SimSpan, SimTime};
 use serde::Deserialize;
 
+use crate::record::Record;
 use crate::result::{Stat, Summary};
 
 /// What `/metrics/summary` says of one model.
@@ -241,25 +243,59 @@ pub fn warnings(summary: &Summary, server: &ServerModel) -> Vec<String> {
     warnings
 }
 
-/// Delivery per request, joined with what the server told about each: what the client measured less
-/// what the server says it took, so both ways of the network and this client are in it.
-pub fn delivery_per_request(records: &[crate::record::Record]) -> Option<Joined> {
+/// What a request took here beyond what the server says that it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// To the first token.
+    pub first: SimSpan,
+    /// To the last token; `None` if the server does not tell.
+    pub last: Option<SimSpan>,
+}
+
+/// How servers tell about single requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Told {
+    /// llmsimulator: the instants at which tokens were scheduled and handed on, from when it had
+    /// read the request. What is beyond is the network and this client.
+    #[default]
+    Clock,
+    /// vLLM: the lengths of queue, prefill and decode. What is beyond is all that is outside of its
+    /// engine: its front end with tokenising and parsing, the network and this client.
+    Phases,
+}
+
+/// What `record` took beyond what its server tells of it, and how that told. Both ways of the
+/// network are in it.
+pub fn delivery(record: &Record) -> Option<(Told, Delivery)> {
+    let (sent, first) = (record.sent.filter(|_| record.ok())?, record.output.first?);
+    let beyond = |at: SimTime, span: SimSpan| at.saturating_since(sent + span);
+    let last = record.last_output();
+    if let Some(timing) = record.server {
+        let last = Some(beyond(last, timing.last_released));
+        return Some((Told::Clock, Delivery { first: beyond(first, timing.first_sent), last }));
+    }
+    let reported = record.reported?;
+    let last = reported.to_last().map(|span| beyond(last, span));
+    Some((Told::Phases, Delivery { first: beyond(first, reported.to_first()?), last }))
+}
+
+/// Both sides joined request by request; `None` where the server told nothing of single ones.
+pub fn delivery_per_request(records: &[Record]) -> Option<Joined> {
     let mut joined = Joined::default();
-    for record in records.iter().filter(|record| record.ok()) {
-        let (Some(timing), Some(sent), Some(first)) =
-            (record.server, record.sent, record.output.first)
-        else {
-            continue;
-        };
-        let span = |at: llmsim_engine::units::SimTime| at.saturating_since(sent).as_ns();
-        joined.first.push(span(first).saturating_sub(timing.first_sent.as_ns()));
-        let last = span(record.last_output());
-        joined.last.push(last.saturating_sub(timing.last_released.as_ns()));
-        joined
-            .server_late
-            .push(timing.first_sent.as_ns().saturating_sub(timing.first_scheduled.as_ns()));
-        joined.scheduled.push(timing.first_scheduled.as_ns());
-        joined.last_scheduled.push(timing.last_scheduled.as_ns());
+    for record in records {
+        let Some((told, delivery)) = delivery(record) else { continue };
+        joined.told = told;
+        joined.first.push(delivery.first.as_ns());
+        joined.last.extend(delivery.last.map(SimSpan::as_ns));
+        if let Some(timing) = record.server {
+            let late = timing.first_sent.as_ns().saturating_sub(timing.first_scheduled.as_ns());
+            joined.server_late.push(late);
+            joined.scheduled.push(timing.first_scheduled.as_ns());
+            joined.last_scheduled.push(timing.last_scheduled.as_ns());
+        } else if let Some(reported) = record.reported {
+            joined.queue.extend(reported.queue.map(SimSpan::as_ns));
+            joined.prefill.extend(reported.first_token.map(SimSpan::as_ns));
+        }
     }
     (!joined.first.is_empty()).then_some(joined)
 }
@@ -267,16 +303,22 @@ pub fn delivery_per_request(records: &[crate::record::Record]) -> Option<Joined>
 /// Spans in ns, one per request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Joined {
-    /// First token: received less sent by the server.
+    /// How the server told.
+    pub told: Told,
+    /// First token, see [`Delivery`].
     pub first: Vec<u64>,
-    /// Last token: received less released by the server.
+    /// Last token, see [`Delivery`].
     pub last: Vec<u64>,
-    /// First token: sent by the server less scheduled by its engine.
+    /// By its clock: first token, sent by the server less scheduled by its engine.
     pub server_late: Vec<u64>,
-    /// First token: scheduled by the engine, from the arrival of the request.
+    /// By its clock: first token, scheduled by the engine, from the arrival of the request.
     pub scheduled: Vec<u64>,
-    /// Last token: scheduled by the engine, from the arrival of the request.
+    /// By its clock: last token, scheduled by the engine, from the arrival of the request.
     pub last_scheduled: Vec<u64>,
+    /// By its phases: in the queue.
+    pub queue: Vec<u64>,
+    /// By its phases: from the queue to the first token.
+    pub prefill: Vec<u64>,
 }
 
 #[cfg(test)]
@@ -295,5 +337,51 @@ mod tests {
         assert_eq!(model.latency_seconds["ttft"].p99, Some(0.0171));
         assert!(read_summary(body, "other").expect_err("missing").contains("'other'"));
         assert!(read_summary(b"<html>", "m").is_err());
+    }
+
+    fn answered() -> Record {
+        let at = |ms: u64| SimTime::from_ns(ms * 1_000_000);
+        let mut record = Record::planned(0, at(10));
+        record.sent = Some(at(20));
+        record.output = crate::record::Output::of([at(70), at(90)]);
+        record.outcome = crate::record::Outcome::Finished("stop".into());
+        record
+    }
+
+    /// Sent at 20 ms, tokens at 70 and 90: 50 and 70 ms after. vLLM says 3 ms of queue, 41 of
+    /// prefill and 19 of decode.
+    #[test]
+    fn vllms_phases_leave_what_is_outside_of_its_engine() {
+        let mut record = answered();
+        assert_eq!(delivery(&record), None);
+        record.reported = Some(crate::record::Reported {
+            queue: Some(SimSpan::from_ms(3)),
+            first_token: Some(SimSpan::from_ms(41)),
+            generation: Some(SimSpan::from_ms(19)),
+        });
+        let joined = delivery_per_request(&[record.clone(), answered()]).expect("one is told");
+        assert_eq!((joined.told, joined.first.len()), (Told::Phases, 1));
+        let ms = |values: &[u64]| values[0] / 1_000_000;
+        assert_eq!((ms(&joined.first), ms(&joined.last)), (6, 7));
+        assert_eq!((ms(&joined.queue), ms(&joined.prefill)), (3, 41));
+        assert!(joined.scheduled.is_empty());
+    }
+
+    #[test]
+    fn our_servers_clock_leaves_the_network_and_this_client() {
+        let mut record = answered();
+        let ms = SimSpan::from_ms;
+        record.server = Some(crate::record::ServerTiming {
+            queued: None,
+            first_scheduled: ms(46),
+            first_released: ms(47),
+            first_sent: ms(48),
+            last_scheduled: ms(66),
+            last_released: ms(67),
+            lag_max: None,
+        });
+        let joined = delivery_per_request(&[record]).expect("told");
+        let ms = |values: &[u64]| values[0] / 1_000_000;
+        assert_eq!((ms(&joined.first), ms(&joined.last), ms(&joined.server_late)), (2, 3, 2));
     }
 }

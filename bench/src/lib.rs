@@ -10,6 +10,7 @@ pub mod args;
 pub mod bench;
 pub mod chunk;
 pub mod clock;
+pub mod combinations;
 pub mod compare;
 pub mod fetch;
 pub mod health;

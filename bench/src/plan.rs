@@ -125,6 +125,18 @@ impl Arrivals {
     }
 }
 
+impl Arrivals {
+    /// The greatest rate that the plan reaches, where it has rates.
+    pub fn peak_rate(&self) -> Option<f64> {
+        match self {
+            Self::Staged { stages, .. } => {
+                stages.iter().map(|stage| stage.from.max(stage.to)).max_by(f64::total_cmp)
+            }
+            other => other.target_rate(),
+        }
+    }
+}
+
 impl Stage {
     fn requests(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.lasts.as_secs_f64()

@@ -37,6 +37,10 @@ pub struct Record {
     pub max_tokens: Option<u32>,
     /// The server's own clock, if it told.
     pub server: Option<ServerTiming>,
+    /// What vLLM tells about it in place of a clock, or our server in its words.
+    pub reported: Option<Reported>,
+    /// The content of the answer, where it was asked to be kept.
+    pub text: Option<String>,
 }
 
 /// Arrivals of chunks with output: the role chunk, the finish chunk and the usage chunk are none.
@@ -141,8 +145,11 @@ pub enum FailureClass {
     ServerError,
     /// A status that is no answer to a POST (1xx to 3xx, or 2xx without an event stream).
     UnexpectedAnswer,
-    /// No connection, or it was lost before the first byte of the answer.
+    /// No connection.
     Connect,
+    /// The connection was closed or reset after the request was sent and before the first byte of an
+    /// answer.
+    Unanswered,
     /// Nothing for too long before the first chunk.
     TimeoutFirstChunk,
     /// Nothing for too long between chunks.
@@ -159,12 +166,13 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::RateLimited,
         Self::ClientError,
         Self::ServerError,
         Self::UnexpectedAnswer,
         Self::Connect,
+        Self::Unanswered,
         Self::TimeoutFirstChunk,
         Self::TimeoutBetweenChunks,
         Self::Cut,
@@ -181,6 +189,7 @@ impl FailureClass {
             Self::ServerError => "server_error_5xx",
             Self::UnexpectedAnswer => "unexpected_answer",
             Self::Connect => "connect",
+            Self::Unanswered => "closed_before_answer",
             Self::TimeoutFirstChunk => "timeout_before_first_chunk",
             Self::TimeoutBetweenChunks => "timeout_between_chunks",
             Self::Cut => "stream_cut",
@@ -198,6 +207,7 @@ impl FailureClass {
             Self::ServerError => "5xx",
             Self::UnexpectedAnswer => "unexpected answer",
             Self::Connect => "connect",
+            Self::Unanswered => "closed before an answer",
             Self::TimeoutFirstChunk => "timeout before first chunk",
             Self::TimeoutBetweenChunks => "timeout between chunks",
             Self::Cut => "stream cut without finish",
@@ -239,6 +249,30 @@ pub struct ServerTiming {
     pub lag_max: Option<SimSpan>,
 }
 
+/// What vLLM with `--enable-per-request-metrics` tells about one request (`PerRequestMetrics` of its
+/// version 0.33). It tells no instants, only lengths of phases that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// In the queue of the scheduler: `queue_time_ms`.
+    pub queue: Option<SimSpan>,
+    /// From there to the first token, which is the prefill: `time_to_first_token_ms`.
+    pub first_token: Option<SimSpan>,
+    /// From the first token to the last: `generation_time_ms`.
+    pub generation: Option<SimSpan>,
+}
+
+impl Reported {
+    /// From being queued to the first token.
+    pub fn to_first(&self) -> Option<SimSpan> {
+        Some(self.queue? + self.first_token?)
+    }
+
+    /// From being queued to the last token.
+    pub fn to_last(&self) -> Option<SimSpan> {
+        Some(self.to_first()? + self.generation?)
+    }
+}
+
 impl Record {
     /// A record of a request that has not been sent yet.
     pub fn planned(index: u32, scheduled: SimTime) -> Self {
@@ -257,6 +291,8 @@ impl Record {
             expected_cached: None,
             max_tokens: None,
             server: None,
+            reported: None,
+            text: None,
         }
     }
 

@@ -64,6 +64,8 @@ pub struct Summary {
     pub requests_per_s: f64,
     /// Output tokens of successful requests per second.
     pub output_tokens_per_s: f64,
+    /// Chunks with output per second, of all requests: what the client had to read.
+    pub chunks_per_s: f64,
     /// Prompt and output tokens of successful requests per second.
     pub total_tokens_per_s: f64,
     /// Headline: from the scheduled send in an open loop, from the send in a closed one.
@@ -257,6 +259,9 @@ impl Summary {
             drain: planned_end.map_or(SimSpan::ZERO, |end| level.ended.saturating_since(end)),
             requests_per_s: ok.len() as f64 / seconds,
             output_tokens_per_s: output as f64 / seconds,
+            chunks_per_s: level.records.iter().map(|r| u64::from(r.output.chunks)).sum::<u64>()
+                as f64
+                / seconds,
             total_tokens_per_s: (prompt + output) as f64 / seconds,
             ttft: first(&headline),
             itl: Stat::spans(ok.iter().flat_map(|r| gaps(r)), 0),

@@ -17,7 +17,7 @@ use crate::result::Goals;
 use crate::target::http::{Stamps, Timeouts};
 use crate::workload::dataset::{self, ShareGptRule};
 use crate::workload::request::{Api, Form};
-use crate::workload::{Source, Workload, trace};
+use crate::workload::{Source, Workload, synthetic_prompt, trace};
 
 /// A benchmark, ready to run.
 #[derive(Clone, Debug)]
@@ -85,6 +85,10 @@ pub enum Sweep {
 pub struct ReportSettings {
     /// JSON.
     pub output: Option<PathBuf>,
+    /// Add to it instead of replacing it.
+    pub append: bool,
+    /// Kept in vLLM's JSON; tokens are counted by the server.
+    pub tokenizer: Option<String>,
     /// Its dialect.
     pub format: Format,
     /// With one entry per request.
@@ -111,6 +115,7 @@ impl Settings {
     /// # Errors
     /// Sentences for the user, each naming the option.
     pub fn resolve(args: &BenchArgs) -> Result<Self, String> {
+        crate::combinations::check(args)?;
         let (url, api_root, api) = target(args)?;
         let model = args
             .target
@@ -118,6 +123,12 @@ impl Settings {
             .clone()
             .or_else(|| args.target.model.clone())
             .ok_or("--model is missing: which model shall be asked? The server lists them at /v1/models")?;
+        if args.target.simulate.is_some() && api == Api::Completions {
+            return Err(
+                "--simulate answers chat completions only; leave out --backend and --endpoint"
+                    .into(),
+            );
+        }
         let workload = workload(args, &url, &model, api)?;
         let timeouts = Timeouts {
             connect: seconds("--connect-timeout", args.target.connect_timeout)?,
@@ -152,7 +163,7 @@ impl Settings {
                 .target
                 .simulate
                 .clone()
-                .map(|models| (models, args.target.simulate_responses.clone())),
+                .map(|models| (models, simulated_responses(args))),
             goals: goals(&args.report.goodput)?,
             cpus: args.target.cpus.clone(),
             io_driver: args.target.io_driver,
@@ -170,10 +181,14 @@ pub const fn stamps(name: StampsName) -> Stamps {
     }
 }
 
+fn simulated_responses(args: &BenchArgs) -> String {
+    args.target.simulate_responses.clone().unwrap_or_else(|| "builtin:bench-responses".into())
+}
+
 fn target(args: &BenchArgs) -> Result<(Url, Url, Api), String> {
     let target = &args.target;
     let given = match (&target.host, target.port) {
-        (None, None) => target.url.clone(),
+        (None, None) => target.url.clone().unwrap_or_else(|| "http://localhost:8080/v1".to_owned()),
         (host, port) => {
             let host = host.as_deref().unwrap_or("localhost");
             let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -181,10 +196,11 @@ fn target(args: &BenchArgs) -> Result<(Url, Url, Api), String> {
         }
     };
     let given = Url::parse(&given)?;
-    let legacy_backend = matches!(target.backend.as_deref(), Some("openai" | "vllm"));
-    let endpoint = match target.endpoint.as_str() {
-        "/v1/chat/completions" if legacy_backend => "/v1/completions",
-        endpoint => endpoint,
+    let backend = target.backend.as_deref().map(backend).transpose()?;
+    let endpoint = match (target.endpoint.as_deref(), backend) {
+        (Some(endpoint), _) => endpoint,
+        (None, Some(Api::Completions)) => "/v1/completions",
+        (None, _) => "/v1/chat/completions",
     };
     let endpoint = format!("/{}", endpoint.trim_start_matches('/'));
     let api = if endpoint.ends_with("/completions") && !endpoint.ends_with("/chat/completions") {
@@ -192,6 +208,15 @@ fn target(args: &BenchArgs) -> Result<(Url, Url, Api), String> {
     } else {
         Api::Chat
     };
+    if let (Some(backend), Some(name)) =
+        (backend.filter(|backend| *backend != api), &target.backend)
+    {
+        let form = match backend {
+            Api::Chat => "chat completions",
+            Api::Completions => "legacy completions",
+        };
+        return Err(format!("--backend {name} asks for {form}, --endpoint {endpoint} does not"));
+    }
     // The root may or may not have the `/v1` that the endpoint has too.
     let root = given.path.trim_end_matches("/v1");
     let api_root = if given.path.ends_with("/v1") || endpoint.starts_with("/v1/") {
@@ -200,6 +225,17 @@ fn target(args: &BenchArgs) -> Result<(Url, Url, Api), String> {
         given.clone()
     };
     Ok((given.with_path(&format!("{root}{endpoint}")), api_root, api))
+}
+
+fn backend(name: &str) -> Result<Api, String> {
+    match name {
+        "openai-chat" | "vllm-chat" | "sglang-oai-chat" => Ok(Api::Chat),
+        "openai" | "vllm" | "sglang-oai" => Ok(Api::Completions),
+        _ => Err(format!(
+            "--backend {name}: one of openai-chat (/v1/chat/completions), openai or vllm \
+             (/v1/completions)"
+        )),
+    }
 }
 
 fn seconds(name: &str, value: f64) -> Result<SimSpan, String> {
@@ -297,10 +333,11 @@ fn closed(
 
 fn gaps(args: &BenchArgs) -> Result<Gaps, String> {
     let shape = args.load.burstiness;
+    let arrivals = args.load.arrivals.unwrap_or(ArrivalsName::Poisson);
     if let Some(shape) = shape.filter(|shape| !(shape.is_finite() && *shape > 0.0)) {
         return Err(format!("--burstiness {shape}: must be above 0; 1 is Poisson"));
     }
-    Ok(match (args.load.arrivals, shape) {
+    Ok(match (arrivals, shape) {
         (ArrivalsName::Constant, None) => Gaps::Constant,
         (ArrivalsName::Constant, Some(_)) => {
             return Err("--burstiness does nothing to --arrivals constant".into());
@@ -319,7 +356,7 @@ fn workload(args: &BenchArgs, url: &Url, model: &str, api: Api) -> Result<Worklo
     if prompts.max_tokens == Some(0) {
         return Err("--max-tokens 0: an answer has at least one token".into());
     }
-    let source = source(args, seed)?;
+    let source = source(args, seed, api)?;
     if prompts.ignore_eos && prompts.max_tokens.is_none() && !matches!(source, Source::Trace(_)) {
         return Err("--ignore-eos needs --max-tokens: how long shall answers be?".into());
     }
@@ -331,6 +368,14 @@ fn workload(args: &BenchArgs, url: &Url, model: &str, api: Api) -> Result<Worklo
             return Err(
                 "--endpoint: legacy completions take texts, the dataset has messages".into()
             );
+        }
+    }
+    if let (Source::Items(items), false) = (&source, prompts.prompt_prefix.is_empty()) {
+        let text = |item: &crate::workload::Item| {
+            matches!(item.content, crate::workload::request::Content::Text(_))
+        };
+        if !items.iter().all(text) {
+            return Err("--prompt-prefix stands before texts, the dataset has messages".into());
         }
     }
     let nonce = match (prompts.reuse_prompts, prompts.nonce) {
@@ -358,7 +403,7 @@ fn fresh_nonce() -> u64 {
     Seed::new(bits ^ u64::from(std::process::id()).rotate_left(40)).value() >> 16
 }
 
-fn source(args: &BenchArgs, seed: Seed) -> Result<Source, String> {
+fn source(args: &BenchArgs, seed: Seed, api: Api) -> Result<Source, String> {
     let prompts = &args.prompts;
     let given = [
         ("--input-tokens", prompts.input_tokens.is_some()),
@@ -371,7 +416,7 @@ fn source(args: &BenchArgs, seed: Seed) -> Result<Source, String> {
         return Err(format!("{}: prompts come from one source per run", given.join(" and ")));
     }
     if let Some(path) = &prompts.trace {
-        return trace_rows(args, path, seed).map(Source::Trace);
+        return read_trace(args, path, seed, api).map(Source::Trace);
     }
     if let Some(path) = &prompts.dataset {
         let text = read("--dataset", path)?;
@@ -399,11 +444,7 @@ fn source(args: &BenchArgs, seed: Seed) -> Result<Source, String> {
             (low as u32, (f64::from(n) * (1.0 + ratio)).ceil() as u32)
         };
         let input = spread(input);
-        let probe = llmsim_engine::text::synthetic::prompt(
-            seed,
-            llmsim_engine::units::Tokens::new(input.0),
-            &prompts.prompt_prefix,
-        );
+        let probe = synthetic_prompt(api, seed, input.0, &prompts.prompt_prefix);
         probe.map_err(|why| format!("--input-tokens: {why}"))?;
         return Ok(Source::Synthetic { input, output: spread(output) });
     }
@@ -415,8 +456,8 @@ const fn sharegpt_rule(args: &BenchArgs) -> ShareGptRule {
     if args.prompts.sharegpt_compat { ShareGptRule::FirstTurn } else { ShareGptRule::FirstHuman }
 }
 
-fn trace_rows(args: &BenchArgs, path: &Path, seed: Seed) -> Result<Vec<trace::Row>, String> {
-    let factor = args.prompts.time_scale;
+fn read_trace(args: &BenchArgs, path: &Path, seed: Seed, api: Api) -> Result<trace::Trace, String> {
+    let factor = args.prompts.time_scale.unwrap_or(1.0);
     if !(factor.is_finite() && factor > 0.0) {
         return Err(format!("--time-scale {factor}: must be above 0"));
     }
@@ -427,13 +468,13 @@ fn trace_rows(args: &BenchArgs, path: &Path, seed: Seed) -> Result<Vec<trace::Ro
         TraceKind::Burstgpt => Some(trace::Kind::BurstGpt),
     };
     let text = read("--trace", path)?;
-    let mut rows =
-        trace::read(&text, kind).map_err(|why| format!("--trace {}: {why}", path.display()))?;
+    let mut trace = trace::read(&text, kind, api)
+        .map_err(|why| format!("--trace {}: {why}", path.display()))?;
     if args.prompts.trace_jitter == Jitter::Uniform {
-        trace::spread_ties(&mut rows, seed);
+        trace::spread_ties(&mut trace.rows, seed);
     }
-    trace::scale(&mut rows, factor);
-    Ok(rows)
+    trace::scale(&mut trace.rows, factor);
+    Ok(trace)
 }
 
 fn read(option: &str, path: &Path) -> Result<String, String> {
@@ -467,8 +508,23 @@ fn form(args: &BenchArgs, url: &Url, model: &str, api: Api) -> Result<Form, Stri
         add("--header", name.trim(), value.trim())?;
     }
     let mut members = String::new();
-    if let Some(temperature) = args.prompts.temperature {
-        members.push_str(&format!(",\"temperature\":{temperature}"));
+    let prompts = &args.prompts;
+    for (option, value) in [
+        ("temperature", prompts.temperature),
+        ("top_p", prompts.top_p),
+        ("min_p", prompts.min_p),
+        ("frequency_penalty", prompts.frequency_penalty),
+        ("presence_penalty", prompts.presence_penalty),
+        ("repetition_penalty", prompts.repetition_penalty),
+    ] {
+        let Some(value) = value else { continue };
+        if !value.is_finite() {
+            return Err(format!("--{} {value}: must be a number", option.replace('_', "-")));
+        }
+        members.push_str(&format!(",\"{option}\":{value}"));
+    }
+    if let Some(top_k) = prompts.top_k {
+        members.push_str(&format!(",\"top_k\":{top_k}"));
     }
     if args.prompts.ignore_eos {
         members.push_str(",\"ignore_eos\":true");
@@ -528,7 +584,8 @@ fn report(args: &BenchArgs) -> Result<ReportSettings, String> {
         metadata.push((key.to_owned(), value.to_owned()));
     }
     let mut output = report.output.clone();
-    if output.is_none() && (report.save_result || report.result_filename.is_some()) {
+    let named = report.save_result || report.append_result || report.result_filename.is_some();
+    if output.is_none() && named {
         let name = report.result_filename.clone().unwrap_or_else(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let model = args.target.model.as_deref().unwrap_or("model").replace('/', "_");
@@ -537,12 +594,23 @@ fn report(args: &BenchArgs) -> Result<ReportSettings, String> {
         output = Some(report.result_dir.clone().unwrap_or_default().join(name));
     }
     for metric in &report.percentile_metrics {
-        if !["ttft", "tpot", "itl", "e2el", "e2e"].contains(&metric.as_str()) {
-            return Err(format!("--percentile-metrics '{metric}': one of ttft, tpot, itl, e2el"));
+        const KNOWN: [&str; 7] = [
+            "ttft",
+            "tpot",
+            "itl",
+            "e2el",
+            "e2e",
+            "client_queue_time",
+            "e2el_including_client_queue",
+        ];
+        if !KNOWN.contains(&metric.as_str()) {
+            return Err(format!("--percentile-metrics '{metric}': one of {}", KNOWN.join(", ")));
         }
     }
     Ok(ReportSettings {
         output,
+        append: report.append_result,
+        tokenizer: args.prompts.tokenizer.clone(),
         format: report.format,
         detailed: report.save_detailed,
         html: report.html.clone(),

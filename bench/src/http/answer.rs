@@ -150,6 +150,7 @@ impl Reader {
         // The end may straddle what came before and what comes now.
         let from = before.saturating_sub(3);
         self.head_bytes.extend_from_slice(bytes);
+        expect_http(&self.head_bytes)?;
         let Some(end) = memchr::memmem::find(&self.head_bytes[from..], b"\r\n\r\n") else {
             if self.head_bytes.len() > MOST_HEAD {
                 return Err(Malformed(format!("no end of the head in {MOST_HEAD} bytes")));
@@ -262,6 +263,25 @@ impl Chunked {
 
 fn take(bytes: &[u8], left: u64) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
+}
+
+/// Refuses what is no beginning of an answer as soon as it shows: a peer that speaks another protocol
+/// may never send the blank line that ends a head.
+fn expect_http(bytes: &[u8]) -> Result<(), Malformed> {
+    const BEGIN: &[u8] = b"HTTP/1.";
+    /// A TLS record: an alert or a handshake.
+    const TLS: [&[u8]; 2] = [b"\x15\x03", b"\x16\x03"];
+    let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let bytes = &bytes[start..];
+    let known = bytes.len().min(BEGIN.len());
+    if bytes[..known] == BEGIN[..known] {
+        return Ok(());
+    }
+    if TLS.iter().any(|tls| bytes.starts_with(tls)) {
+        return Err(Malformed("head: TLS, not HTTP: is the target https?".into()));
+    }
+    let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
+    Err(Malformed(format!("head: no HTTP/1 answer but '{}'", shown.escape_debug())))
 }
 
 fn parse_head(bytes: &[u8]) -> Result<Head, Malformed> {
@@ -400,6 +420,10 @@ mod tests {
     fn what_is_not_http_is_refused() {
         for answer in [
             "SSH-2.0-OpenSSH\r\n\r\n",
+            // No blank line ever comes.
+            "SSH-2.0-OpenSSH\r\n",
+            "HTTP/2 200\r\n",
+            "\x15\x03\x01\x00\x02",
             "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",

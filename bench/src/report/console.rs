@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use llmsim_engine::units::SimSpan;
 
 use super::{Done, Measured, grouped, span};
-use crate::compare::{self, ServerModel, ServerSide};
+use crate::compare::{self, Joined, ServerModel, ServerSide, Told};
 use crate::plan::{Arrivals, Gaps, Load};
 use crate::result::{Goals, Stat, Summary};
 use crate::selftest::Stamp;
@@ -105,22 +105,7 @@ pub fn level(settings: &Settings, done: &Measured, stamp: Option<&Stamp>) -> Str
         comparison(&mut out, done, server, stamp);
     }
     if let Some(joined) = &done.joined {
-        let stat = |values: &[u64]| Stat::new(values.iter().map(|&ns| ns as f64), 0);
-        let (first, last, lag) =
-            (stat(&joined.first), stat(&joined.last), stat(&joined.server_late));
-        let show = |stat: &Stat, p| stat.percentile(p).map_or("–".into(), span);
-        let _ = writeln!(
-            out,
-            "per request joined {} · delivery first token p50 {} p99 {} · last token p50 {} p99 {} \
-             · server late p50 {} p99 {}",
-            first.n,
-            show(&first, 50.0),
-            show(&first, 99.0),
-            show(&last, 50.0),
-            show(&last, 99.0),
-            show(&lag, 50.0),
-            show(&lag, 99.0),
-        );
+        per_request(&mut out, joined);
     }
     warnings(&mut out, summary, &done.server);
     out
@@ -287,12 +272,7 @@ fn latency(out: &mut String, settings: &Settings, summary: &Summary) {
         let _ = write!(out, "{:>12}", cell(stat.max()));
         if infinite && stat.failures > 0 {
             for p in [50.0, 99.0] {
-                let text = match stat.with_failures(p) {
-                    Some(ns) if ns.is_finite() => span(ns),
-                    Some(_) => "+inf".into(),
-                    None => "–".into(),
-                };
-                let _ = write!(out, "{text:>14}");
+                let _ = write!(out, "{:>14}", with_failures(stat, p));
             }
         }
         out.push('\n');
@@ -395,6 +375,30 @@ fn comparison(out: &mut String, done: &Measured, server: &ServerModel, stamp: Op
     }
 }
 
+fn per_request(out: &mut String, joined: &Joined) {
+    let mut line = format!("per request joined {}", joined.first.len());
+    let mut show = |name: &str, values: &[u64]| {
+        let stat = Stat::new(values.iter().map(|&ns| ns as f64), 0);
+        if let Some((p50, p99)) = stat.percentile(50.0).zip(stat.percentile(99.0)) {
+            let _ = write!(line, " · {name} p50 {} p99 {}", span(p50), span(p99));
+        }
+    };
+    match joined.told {
+        Told::Clock => {
+            show("delivery first token", &joined.first);
+            show("last token", &joined.last);
+            show("server late", &joined.server_late);
+        }
+        Told::Phases => {
+            show("server queue", &joined.queue);
+            show("prefill", &joined.prefill);
+            show("outside the engine: first token", &joined.first);
+            show("last token", &joined.last);
+        }
+    }
+    let _ = writeln!(out, "{line}");
+}
+
 fn warnings(out: &mut String, summary: &Summary, server: &ServerSide) {
     let mut all = summary.warnings.clone();
     if let ServerSide::Known(server) = server {
@@ -426,15 +430,26 @@ pub fn sweep_heading(settings: &Settings, sweep: Sweep) -> String {
 }
 
 /// The names of the columns of a sweep.
-pub fn sweep_columns(sweep: Sweep) -> String {
+pub fn sweep_columns(settings: &Settings, sweep: Sweep) -> String {
     let mut line = match sweep {
         Sweep::Concurrency => format!("{:>11}", "concurrency"),
         Sweep::Rate => format!("{:>11}", "rate"),
     };
-    for name in
-        ["req/s", "out tok/s", "TTFT p50", "TTFT p99", "ITL p50", "E2E p50", "lag p99", "dlv TTFT"]
-    {
+    for name in [
+        "req/s",
+        "out tok/s",
+        "TTFT p50",
+        "TTFT p99",
+        "p99 w/fail",
+        "ITL p50",
+        "E2E p50",
+        "lag p99",
+        "dlv TTFT",
+    ] {
         let _ = write!(line, "{name:>12}");
+    }
+    if settings.goals.is_some() {
+        let _ = write!(line, "{:>12}", "goodput/s");
     }
     let _ = write!(line, "{:>9}{:>8}", "client", "errors");
     if sweep == Sweep::Rate {
@@ -444,7 +459,7 @@ pub fn sweep_columns(sweep: Sweep) -> String {
 }
 
 /// One level as a row of a sweep.
-pub fn sweep_row(sweep: Sweep, done: &Done) -> String {
+pub fn sweep_row(settings: &Settings, sweep: Sweep, done: &Done) -> String {
     let measured = match &done.outcome {
         Ok(measured) => measured,
         Err(why) => return format!("{:>11}  failed: {why}", done.setting.name),
@@ -465,12 +480,17 @@ pub fn sweep_row(sweep: Sweep, done: &Done) -> String {
         grouped(summary.output_tokens_per_s.round() as u64),
         cell(summary.ttft.percentile(50.0)),
         cell(summary.ttft.percentile(99.0)),
+        with_failures(&summary.ttft, 99.0),
         cell(summary.itl.percentile(50.0)),
         cell(summary.e2e.percentile(50.0)),
         lag.unwrap_or_else(|| "–".into()),
         delivery.map_or("–".into(), |ms| span(ms * 1e6)),
     ] {
         let _ = write!(line, "{text:>12}");
+    }
+    if let (Some(_), Some(good)) = (settings.goals, summary.good) {
+        let rate = f64::from(good) / summary.duration.as_secs_f64().max(1e-9);
+        let _ = write!(line, "{:>12}", format!("{rate:.2}"));
     }
     let client = if summary.client_late() { "late" } else { "ok" };
     let _ = write!(line, "{client:>9}{:>8}", summary.counts.failed);
@@ -480,6 +500,15 @@ pub fn sweep_row(sweep: Sweep, done: &Done) -> String {
         let _ = write!(line, "{achieved:>12}{:>12}{:>8}", cell(raw), arrivals.waited);
     }
     line
+}
+
+/// A percentile in which failures are infinitely late.
+fn with_failures(stat: &Stat, p: f64) -> String {
+    match stat.with_failures(p) {
+        Some(ns) if ns.is_finite() => span(ns),
+        Some(_) => "+inf".into(),
+        None => "–".into(),
+    }
 }
 
 /// A number without useless zeros.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use llmsim_engine::units::SimTime;
+use llmsim_engine::units::{SimSpan, SimTime};
 use serde::Serialize;
 
 use super::{Done, Measured};
-use crate::compare::{self, ServerSide};
+use crate::compare::{self, ServerSide, Told};
 use crate::plan::{Arrivals, Gaps, Load};
 use crate::record::{FailureClass, Outcome, Record};
 use crate::result::{Stat, Summary};
@@ -190,7 +190,11 @@ struct Client {
 #[serde(tag = "state", rename_all = "snake_case")]
 enum ServerJson<'a> {
     Skipped,
-    NotAvailable { why: &'a str },
+    NotAvailable {
+        why: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        per_request: Option<BTreeMap<&'static str, StatJson>>,
+    },
     Known(Box<ServerKnown>),
 }
 
@@ -235,6 +239,33 @@ struct RecordJson<'a> {
     output_tokens: u32,
     cached_tokens: Option<u32>,
     gaps_ms: Vec<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<RecordServer>,
+}
+
+/// The server's side of one request: spans from when it had read the request (our server's clock)
+/// or the lengths of its phases (vLLM), and what the client saw beyond.
+#[derive(Serialize)]
+#[serde(tag = "told", rename_all = "snake_case")]
+enum RecordServer {
+    Clock {
+        queued_ms: Option<f64>,
+        first_scheduled_ms: f64,
+        first_released_ms: f64,
+        first_sent_ms: f64,
+        last_scheduled_ms: f64,
+        last_released_ms: f64,
+        token_lag_max_ms: Option<f64>,
+        delivery_first_ms: Option<f64>,
+        delivery_last_ms: Option<f64>,
+    },
+    Phases {
+        queue_ms: Option<f64>,
+        first_token_ms: Option<f64>,
+        generation_ms: Option<f64>,
+        outside_engine_first_ms: Option<f64>,
+        outside_engine_last_ms: Option<f64>,
+    },
 }
 
 /// The results as JSON.
@@ -276,12 +307,11 @@ pub fn render(
         }),
         levels: levels.iter().map(|done| level(settings, stamp, done)).collect(),
     };
-    to_json(&file)
-}
-
-fn to_json(value: &impl Serialize) -> String {
-    let mut text = sonic_rs::to_string_pretty(value)
-        .expect("plain data with text keys and finite numbers is always written");
+    let text = match settings.report.append {
+        true => sonic_rs::to_string(&file),
+        false => sonic_rs::to_string_pretty(&file),
+    };
+    let mut text = text.expect("plain data with text keys and finite numbers is always written");
     text.push('\n');
     text
 }
@@ -477,7 +507,12 @@ fn server<'a>(
 ) -> ServerJson<'a> {
     let model = match &measured.server {
         ServerSide::Skipped => return ServerJson::Skipped,
-        ServerSide::NotAvailable(why) => return ServerJson::NotAvailable { why },
+        ServerSide::NotAvailable(why) => {
+            return ServerJson::NotAvailable {
+                why,
+                per_request: per_request(measured, percentiles),
+            };
+        }
         ServerSide::Known(model) => model,
     };
     let lag = model.latency_seconds.get("lag").copied().unwrap_or_default();
@@ -501,18 +536,63 @@ fn server<'a>(
             .into_iter()
             .map(row)
             .collect(),
-        per_request: measured.joined.as_ref().map(|joined| {
-            let ms = |values: &[u64]| {
-                let stat = Stat::new(values.iter().map(|&ns| ns as f64), 0);
-                stat_json(&stat, percentiles, 1e-6)
-            };
-            BTreeMap::from([
-                ("delivery_first_token_ms", ms(&joined.first)),
-                ("delivery_last_token_ms", ms(&joined.last)),
-                ("server_late_first_token_ms", ms(&joined.server_late)),
-            ])
-        }),
+        per_request: per_request(measured, percentiles),
     }))
+}
+
+fn per_request(
+    measured: &Measured,
+    percentiles: &[f64],
+) -> Option<BTreeMap<&'static str, StatJson>> {
+    let joined = measured.joined.as_ref()?;
+    let ms = |values: &[u64]| {
+        let stat = Stat::new(values.iter().map(|&ns| ns as f64), 0);
+        stat_json(&stat, percentiles, 1e-6)
+    };
+    Some(match joined.told {
+        Told::Clock => BTreeMap::from([
+            ("delivery_first_token_ms", ms(&joined.first)),
+            ("delivery_last_token_ms", ms(&joined.last)),
+            ("server_late_first_token_ms", ms(&joined.server_late)),
+        ]),
+        Told::Phases => BTreeMap::from([
+            ("outside_engine_first_token_ms", ms(&joined.first)),
+            ("outside_engine_last_token_ms", ms(&joined.last)),
+            ("server_queue_ms", ms(&joined.queue)),
+            ("server_prefill_ms", ms(&joined.prefill)),
+        ]),
+    })
+}
+
+fn record_server(record: &Record) -> Option<RecordServer> {
+    let delivery = compare::delivery(record).map(|(_, delivery)| delivery);
+    let first = delivery.map(|delivery| ms(delivery.first));
+    let last = delivery.and_then(|delivery| delivery.last).map(ms);
+    if let Some(timing) = record.server {
+        return Some(RecordServer::Clock {
+            queued_ms: timing.queued.map(ms),
+            first_scheduled_ms: ms(timing.first_scheduled),
+            first_released_ms: ms(timing.first_released),
+            first_sent_ms: ms(timing.first_sent),
+            last_scheduled_ms: ms(timing.last_scheduled),
+            last_released_ms: ms(timing.last_released),
+            token_lag_max_ms: timing.lag_max.map(ms),
+            delivery_first_ms: first,
+            delivery_last_ms: last,
+        });
+    }
+    let reported = record.reported?;
+    Some(RecordServer::Phases {
+        queue_ms: reported.queue.map(ms),
+        first_token_ms: reported.first_token.map(ms),
+        generation_ms: reported.generation.map(ms),
+        outside_engine_first_ms: first,
+        outside_engine_last_ms: last,
+    })
+}
+
+fn ms(span: SimSpan) -> f64 {
+    span.as_ns() as f64 / 1e6
 }
 
 fn record(record: &Record, began: SimTime) -> RecordJson<'_> {
@@ -539,10 +619,8 @@ fn record(record: &Record, began: SimTime) -> RecordJson<'_> {
         prompt_tokens: record.usage.map(|usage| usage.prompt),
         output_tokens: record.output_tokens(),
         cached_tokens: record.usage.and_then(|usage| usage.cached),
-        gaps_ms: stamps
-            .windows(2)
-            .map(|pair| pair[1].saturating_since(pair[0]).as_ns() as f64 / 1e6)
-            .collect(),
+        gaps_ms: stamps.windows(2).map(|pair| ms(pair[1].saturating_since(pair[0]))).collect(),
+        server: record_server(record),
     }
 }
 

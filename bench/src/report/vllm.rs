@@ -1,7 +1,8 @@
 //! The keys of `vllm bench serve --save-result`, for scripts that already read them.
 //!
 //! Their clock starts at the actual send, so these are our raw figures; TPOT, ITL and percentiles
-//! are defined alike. One object per level; a sweep is an array of them.
+//! are defined alike. One object per level; a sweep is an array of them, or a line for each where
+//! results are appended.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,9 @@ use sonic_rs::{Value, json};
 use super::json::Environment;
 use super::{Done, Measured};
 use crate::plan::{Arrivals, Gaps, Load};
-use crate::record::{Outcome, Record};
+use llmsim_engine::units::{SimSpan, SimTime};
+
+use crate::record::{Outcome, Record, Reported};
 use crate::result::Stat;
 use crate::settings::Settings;
 
@@ -27,6 +30,9 @@ pub fn render(settings: &Settings, environment: &Environment, levels: &[Done]) -
             Some(object(settings, environment, &done.setting.load, measured))
         })
         .collect();
+    if settings.report.append {
+        return objects.iter().map(|object| line(object) + "\n").collect();
+    }
     let whole = match (settings.sweep, objects.len()) {
         (None, 1) => sonic_rs::to_string_pretty(&objects.remove(0)),
         _ => sonic_rs::to_string_pretty(&objects),
@@ -34,6 +40,11 @@ pub fn render(settings: &Settings, environment: &Environment, levels: &[Done]) -
     let mut text = whole.expect("plain data with text keys and finite numbers is always written");
     text.push('\n');
     text
+}
+
+fn line(object: &Object) -> String {
+    sonic_rs::to_string(object)
+        .expect("plain data with text keys and finite numbers is always written")
 }
 
 fn object(
@@ -46,11 +57,13 @@ fn object(
     let (rate, burstiness, cap) = load_words(load);
     let mut out = Object::new();
     set(&mut out, "date", &date(environment.started_unix_s));
-    set(&mut out, "endpoint_type", &"openai-chat");
-    set(&mut out, "backend", &"openai-chat");
+    let backend = settings.workload.form.api.backend();
+    set(&mut out, "endpoint_type", &backend);
+    set(&mut out, "backend", &backend);
     set(&mut out, "label", &settings.report.label);
     set(&mut out, "model_id", &settings.model);
-    set(&mut out, "tokenizer_id", &settings.model);
+    let tokenizer = settings.report.tokenizer.as_ref().unwrap_or(&settings.model);
+    set(&mut out, "tokenizer_id", tokenizer);
     set(&mut out, "num_prompts", &summary.counts.planned);
     set(&mut out, "request_rate", &rate);
     set(&mut out, "burstiness", &burstiness);
@@ -67,7 +80,16 @@ fn object(
     set(&mut out, "max_concurrent_requests", &summary.peak_in_flight);
     let good = summary.good.map(|good| f64::from(good) / summary.duration.as_secs_f64().max(1e-9));
     set(&mut out, "request_goodput", &good);
+    // Of transcriptions only, but always there.
+    set(&mut out, "rtfx", &0.0);
+    latencies(&mut out, &measured.records);
     let raw = summary.raw.as_ref();
+    if let (Some(raw), Some(_)) = (raw, cap) {
+        statistics(&mut out, settings, "client_queue_time", &raw.queue_wait);
+        if summary.arrivals.is_some_and(|arrivals| arrivals.target.is_some()) {
+            statistics(&mut out, settings, "e2el_including_client_queue", &summary.e2e);
+        }
+    }
     statistics(&mut out, settings, "ttft", raw.map_or(&summary.ttft, |raw| &raw.ttft));
     statistics(&mut out, settings, "tpot", &summary.tpot);
     statistics(&mut out, settings, "itl", &summary.itl);
@@ -124,10 +146,28 @@ fn peak_chunks_per_s(records: &[Record]) -> u64 {
     seconds.into_values().max().unwrap_or(0)
 }
 
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn sent(record: &Record) -> SimTime {
+    record.sent.unwrap_or(record.scheduled)
+}
+
+/// What it writes of each request even without `--save-detailed`: the latency from the send, 0 for a
+/// failure, and the wait before it.
+fn latencies(out: &mut Object, records: &[Record]) {
+    let latency = |r: &Record| match r.ok() {
+        true => seconds(r.last_output().saturating_since(sent(r)).as_ns()),
+        false => 0.0,
+    };
+    set(out, "latencies", &records.iter().map(latency).collect::<Vec<_>>());
+    let wait = |r: &Record| seconds(sent(r).saturating_since(r.scheduled).as_ns());
+    set(out, "queue_times", &records.iter().map(wait).collect::<Vec<_>>());
+}
+
 fn details(out: &mut Object, measured: &Measured) {
-    let seconds = |ns: u64| ns as f64 / 1e9;
     let records = &measured.records;
-    let sent = |record: &Record| record.sent.unwrap_or(record.scheduled);
     let each = |of: &dyn Fn(&Record) -> Value| records.iter().map(of).collect::<Vec<Value>>();
     set(out, "input_lens", &each(&|r| json!(r.usage.map_or(0, |usage| usage.prompt))));
     set(out, "output_lens", &each(&|r| json!(if r.ok() { r.output_tokens() } else { 0 })));
@@ -146,6 +186,14 @@ fn details(out: &mut Object, measured: &Measured) {
         Outcome::Finished(_) | Outcome::Interrupted => String::new(),
     };
     set(out, "errors", &each(&|r| json!(error(r))));
+    set(out, "generated_texts", &each(&|r| json!(r.text.as_deref().unwrap_or_default())));
+    if records.iter().any(|r| r.reported.is_some()) {
+        let told = |of: fn(&Reported) -> Option<SimSpan>| {
+            each(&|r| json!(r.reported.as_ref().and_then(of).map(|span| span.as_secs_f64())))
+        };
+        set(out, "server_queue_times", &told(|reported| reported.queue));
+        set(out, "server_ttfts", &told(|reported| reported.first_token));
+    }
 }
 
 /// `20261201-201500`, in UTC.

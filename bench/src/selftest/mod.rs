@@ -20,9 +20,9 @@ use crate::compare::Resolution;
 use crate::http::url::Url;
 use crate::plan::{Arrivals, Extent, Gaps, Load};
 use crate::progress::Live;
-use crate::result::Stat;
+use crate::result::{Level, Stat};
 use crate::run::{Context, LevelSpec, measure};
-use crate::target::http::{Client, Stamps, Timeouts};
+use crate::target::http::{Client, Stamps, Texts, Timeouts};
 use crate::workload::request::{Api, Form};
 use crate::workload::{Source, Workload};
 use reference::{Handed, Reference, Sent, Timing};
@@ -94,6 +94,27 @@ pub struct Setup {
     pub stamps: Stamps,
 }
 
+impl Setup {
+    /// As a run will be that has so many streams with this mean gap between chunks (`None` if
+    /// answers have one chunk), within what the reference can keep up with and a second or two.
+    pub fn like(streams: u32, gap: Option<SimSpan>, stamps: Stamps) -> Self {
+        /// One thread serves the reference; beyond this it would measure itself.
+        const MOST_CHUNKS_PER_S: f64 = 50_000.0;
+        // More streams tell nothing new about the client.
+        let concurrency = streams.clamp(1, 1024);
+        let most = (MOST_CHUNKS_PER_S / f64::from(concurrency)).min(1000.0);
+        let rate = gap.map_or(100.0, |gap| 1.0 / gap.as_secs_f64().max(1e-6));
+        let tokens_per_second = rate.clamp(10.0, most);
+        let tokens = (tokens_per_second / 2.0).clamp(5.0, 500.0) as u32;
+        Self { concurrency, tokens_per_second, tokens, stamps }
+    }
+
+    /// How long one answer takes.
+    fn answer(&self) -> SimSpan {
+        SimSpan::from_secs_f64(0.05 + f64::from(self.tokens) / self.tokens_per_second)
+    }
+}
+
 /// Runs the self-test on the runtime of this thread.
 ///
 /// # Errors
@@ -107,12 +128,13 @@ pub async fn run(setup: Setup) -> Result<Stamp, String> {
     let url = Url::parse(&format!("http://{}", reference.address()))?;
     let timeouts = Timeouts { connect: SimSpan::from_ms(5000), silence: SimSpan::from_ms(10_000) };
     let live = Arc::new(Live::default());
-    let client = Client::start(clock, &url, timeouts, setup.stamps, Arc::clone(&live))?;
+    let client =
+        Client::start(clock, &url, timeouts, setup.stamps, Texts::Drop, Arc::clone(&live))?;
     client.warm(setup.concurrency).await;
     let context = Context { clock, client, workload: Arc::new(workload(&url, setup)), live };
     // Streams begin spread over the time of one answer, as they do in an open loop.
-    let lasts = 0.05 + f64::from(setup.tokens) / setup.tokens_per_second;
-    let rate = f64::from(setup.concurrency) / lasts;
+    let answer = setup.answer();
+    let rate = f64::from(setup.concurrency) / answer.as_secs_f64();
     let level = measure(
         &context,
         &LevelSpec {
@@ -121,7 +143,7 @@ pub async fn run(setup: Setup) -> Result<Stamp, String> {
                 arrivals: Arrivals::Steady { rate, gaps: Gaps::Poisson },
                 max_concurrency: None,
             },
-            extent: Extent { requests: Some(setup.concurrency * 2), duration: None },
+            extent: Extent { requests: Some(setup.concurrency * ANSWERS), duration: None },
             seed: Seed::new(1),
         },
     )
@@ -136,15 +158,28 @@ pub async fn run(setup: Setup) -> Result<Stamp, String> {
     if errors.ttft.is_empty() {
         return Err("self-test: no answer of the reference stream could be joined".into());
     }
-    let chunks: u64 = level.records.iter().map(|record| u64::from(record.output.chunks)).sum();
-    let seconds = level.ended.saturating_since(level.began).as_secs_f64();
     Ok(Stamp {
         concurrency: setup.concurrency,
-        chunks_per_s: chunks as f64 / seconds.max(1e-9),
+        chunks_per_s: steady_chunks_per_s(&level, answer),
         ttft_added: Added::of(errors.ttft),
         itl_error: Added::of(errors.itl),
         schedule_lag: Added::of(errors.schedule_lag),
     })
+}
+
+/// Answers of each stream, one after the other: while the first ones begin and the last ones end,
+/// fewer than all are in flight.
+const ANSWERS: u32 = 3;
+
+/// Chunks per second while all streams are in flight: after the first answer's time, until the last
+/// arrival.
+fn steady_chunks_per_s(level: &Level, answer: SimSpan) -> f64 {
+    let from = level.began + answer;
+    let last = level.records.iter().map(|record| record.scheduled).max();
+    let until = last.unwrap_or(level.ended).max(from + answer);
+    let stamps = level.records.iter().flat_map(|record| &record.output.stamps);
+    let count = stamps.filter(|at| (from..until).contains(at)).count();
+    count as f64 / until.saturating_since(from).as_secs_f64().max(1e-9)
 }
 
 fn workload(url: &Url, setup: Setup) -> Workload {
@@ -267,6 +302,23 @@ pub fn serve(args: &ReferenceArgs) -> Result<ExitCode, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_runs_at_the_streams_and_the_chunk_rate_of_the_run() {
+        let like = |streams, gap_us: Option<u64>| {
+            let setup = Setup::like(streams, gap_us.map(SimSpan::from_us), Stamps::Kernel);
+            (setup.concurrency, setup.tokens_per_second.round() as u32, setup.tokens)
+        };
+        // 16 streams of 25 ms per chunk: half a second of 40 chunks per second each.
+        assert_eq!(like(16, Some(25_000)), (16, 40, 20));
+        assert_eq!(like(100, Some(4_000)), (100, 250, 125));
+        // No answer had two chunks: a rate has to be assumed.
+        assert_eq!(like(1, None), (1, 100, 50));
+        // An instant server and a very slow one; 500 streams share 50,000 chunks per second.
+        assert_eq!(like(8, Some(0)), (8, 1000, 500));
+        assert_eq!(like(8, Some(2_000_000)), (8, 10, 5));
+        assert_eq!(like(500, Some(1_000)), (500, 100, 50));
+    }
 
     #[test]
     fn a_gap_is_wrong_only_beyond_what_it_can_have_been() {

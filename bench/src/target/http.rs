@@ -67,6 +67,8 @@ pub struct Client {
     opened: Cell<u32>,
     buffer: RefCell<Vec<u8>>,
     stamps: Stamps,
+    /// Whether the content of answers is kept.
+    keep: bool,
     read_lag: RefCell<Histogram<u64>>,
     live: std::sync::Arc<Live>,
 }
@@ -84,6 +86,15 @@ pub enum Stamps {
     Kernel,
     /// The return of the read.
     Read,
+}
+
+/// What becomes of the content of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Texts {
+    /// It is dropped: only its arrival counts.
+    Drop,
+    /// It is kept with the record, which costs a decoding of every chunk.
+    Keep,
 }
 
 /// How an exchange may end early.
@@ -108,6 +119,7 @@ impl Client {
         url: &Url,
         timeouts: Timeouts,
         stamps: Stamps,
+        texts: Texts,
         live: std::sync::Arc<Live>,
     ) -> Result<Rc<Self>, String> {
         let addresses: Vec<SocketAddr> = (url.host.as_str(), url.port)
@@ -126,6 +138,7 @@ impl Client {
             opened: Cell::new(0),
             buffer: RefCell::new(vec![0; READ_BYTES]),
             stamps,
+            keep: texts == Texts::Keep,
             read_lag: RefCell::new(no_lags()),
             live,
         });
@@ -168,6 +181,7 @@ impl Client {
     /// Sends `request` and follows its answer to the end; all that happened is in `record`.
     pub async fn perform(&self, request: Prepared, record: &mut Record) {
         record.max_tokens = request.max_tokens;
+        record.text = self.keep.then(String::new);
         record.expected_cached = request.expected_cached;
         let watch = self.watch(self.timeouts.connect);
         record.outcome = match self.exchange(&watch, request, record).await {
@@ -197,9 +211,9 @@ impl Client {
         let mut answer = Answer::default();
         let (finish, keep) =
             match self.read_answer(watch, &mut connection, &mut answer, record).await {
-                Err(Broken::Failed(failure)) if failure.class == FailureClass::Connect => {
+                Err(Broken::Failed(failure)) if failure.class == FailureClass::Unanswered => {
                     let detail = unsent.map_or(failure.detail, |error| error.to_string());
-                    return Err(Failure::new(FailureClass::Connect, detail).into());
+                    return Err(Failure::new(FailureClass::Unanswered, detail).into());
                 }
                 other => other?,
             };
@@ -465,7 +479,7 @@ impl Answer {
     pub fn closed(&mut self) -> Result<(), Failure> {
         if self.reader.untouched() {
             let detail = "connection closed before an answer";
-            return Err(Failure::new(FailureClass::Connect, detail));
+            return Err(Failure::new(FailureClass::Unanswered, detail));
         }
         if self.reader.close() || self.done {
             return Ok(());
@@ -474,7 +488,10 @@ impl Answer {
     }
 
     fn lost(&self, error: &io::Error) -> Failure {
-        let class = if self.reader.untouched() { FailureClass::Connect } else { FailureClass::Cut };
+        let class = match self.reader.untouched() {
+            true => FailureClass::Unanswered,
+            false => FailureClass::Cut,
+        };
         Failure::new(class, error.to_string())
     }
 
@@ -541,6 +558,9 @@ fn take_event(
     }
     if meaning.output {
         record.output.push(at);
+        if let Some(text) = &mut record.text {
+            text.push_str(&chunk::content(data).unwrap_or_default());
+        }
     }
     if meaning.finish.is_some() {
         *finish = meaning.finish;
@@ -548,6 +568,7 @@ fn take_event(
     if meaning.usage.is_some() {
         record.usage = meaning.usage;
         record.server = meaning.timing.or(record.server);
+        record.reported = meaning.reported.or(record.reported);
     }
     Ok(())
 }

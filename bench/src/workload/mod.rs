@@ -12,7 +12,7 @@ use llmsim_engine::seed::Seed;
 use llmsim_engine::text::synthetic;
 use llmsim_engine::units::{SimSpan, Tokens};
 
-use request::{Content, Form};
+use request::{Api, Content, Form};
 
 use crate::target::http::Prepared;
 
@@ -50,7 +50,7 @@ pub enum Source {
     /// Prompts from a file, cycled.
     Items(Vec<Item>),
     /// Lengths and shared prefixes from a trace.
-    Trace(Vec<trace::Row>),
+    Trace(trace::Trace),
 }
 
 /// A prompt from a file.
@@ -86,7 +86,7 @@ impl Workload {
     /// Requests that the source has of itself; `None` if it never ends.
     pub fn natural_count(&self) -> Option<u32> {
         match &self.source {
-            Source::Trace(rows) => u32::try_from(rows.len()).ok(),
+            Source::Trace(trace) => u32::try_from(trace.rows.len()).ok(),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ impl Workload {
     /// Arrival instants of a trace.
     pub fn arrivals(&self) -> Option<Vec<SimSpan>> {
         match &self.source {
-            Source::Trace(rows) => Some(rows.iter().map(|row| row.at).collect()),
+            Source::Trace(trace) => Some(trace.rows.iter().map(|row| row.at).collect()),
             _ => None,
         }
     }
@@ -115,7 +115,12 @@ impl Workload {
             Source::Items(items) => {
                 format!("dataset of {} prompts → {}", items.len(), tokens(self.max_tokens))
             }
-            Source::Trace(rows) => format!("trace of {} requests", rows.len()),
+            Source::Trace(trace) if trace.left_out > 0 => format!(
+                "trace of {} requests ({} rows without tokens left out)",
+                trace.rows.len(),
+                trace.left_out
+            ),
+            Source::Trace(trace) => format!("trace of {} requests", trace.rows.len()),
         }
     }
 
@@ -142,7 +147,7 @@ impl Workload {
                 let seed = self.request_seed(number);
                 let lengths = self.seed.with(&index.to_le_bytes());
                 let wanted = between(lengths.with(b"input"), *input);
-                let text = synthetic::prompt(seed, Tokens::new(wanted), &self.prefix)
+                let text = synthetic_prompt(self.form.api, seed, wanted, &self.prefix)
                     .unwrap_or_else(|_| self.prefix.clone());
                 (Content::Text(text), Some(between(lengths.with(b"output"), *output)), None)
             }
@@ -159,7 +164,7 @@ impl Workload {
                 let content = item.content.prefixed(&self.prefix);
                 (content, item.max_tokens.or(self.max_tokens), None)
             }
-            Source::Trace(rows) => {
+            Source::Trace(trace::Trace { rows, .. }) => {
                 let row = &rows[index as usize % rows.len()];
                 let salt = match phase {
                     Phase::Measured => self.nonce.unwrap_or(0),
@@ -167,7 +172,7 @@ impl Workload {
                 };
                 // Levels differ, or the second would find the first's prompts in the cache.
                 let salt = self.seed.with(&salt.to_le_bytes()).with(&number.level.to_le_bytes());
-                let text = format!("{}{}", self.prefix, row.text(salt, index));
+                let text = format!("{}{}", self.prefix, row.text(self.form.api, salt, index));
                 let cached = (phase == Phase::Measured).then_some(row.expected_cached).flatten();
                 (Content::Text(text), Some(row.output.max(1)), cached)
             }
@@ -193,6 +198,21 @@ impl Workload {
             .with(&[u8::from(number.phase == Phase::Warmup)]);
         Some(nonce.value())
     }
+}
+
+/// A text that makes a prompt of exactly so many tokens at this endpoint.
+///
+/// # Errors
+/// If the prefix and what the endpoint adds are longer already.
+pub fn synthetic_prompt(
+    api: Api,
+    seed: Seed,
+    wanted: u32,
+    prefix: &str,
+) -> Result<String, synthetic::PromptTooShort> {
+    // The generator counts a chat prompt; what a legacy one does not have is asked for in addition.
+    let missing = Api::Chat.overhead().get() - api.overhead().get();
+    synthetic::prompt(seed, Tokens::new(wanted.saturating_add(missing)), prefix)
 }
 
 const WARMUP_SALT: u64 = 0x7761_726D_2D75_7021;
@@ -244,6 +264,17 @@ mod tests {
             seen.insert(tokens);
         }
         assert_eq!(seen.len(), 21, "every length occurs");
+    }
+
+    #[test]
+    fn a_legacy_prompt_has_exactly_the_tokens_asked_for_too() {
+        let mut workload = workload(Source::Synthetic { input: (40, 40), output: (5, 5) }, Some(9));
+        workload.form.api = Api::Completions;
+        let (content, _, _) = workload.content(number(0, Phase::Measured, 0));
+        let Content::Text(text) = content else { panic!("a text") };
+        assert_eq!(llmsim_engine::text::tokenizer::count(&text).get(), 40);
+        let body = body(&workload.prepare(number(0, Phase::Measured, 0)));
+        assert!(body.contains("\"prompt\":\"") && !body.contains("messages"), "{body}");
     }
 
     #[test]

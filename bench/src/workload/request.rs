@@ -1,6 +1,8 @@
 //! How a request is written: HTTP head and JSON body.
 
 use llmsim_engine::escape::json_string_content;
+use llmsim_engine::text::prompt;
+use llmsim_engine::units::Tokens;
 
 /// What is asked, before it is dressed for the wire.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +46,32 @@ pub enum Api {
     Chat,
     /// `/v1/completions`.
     Completions,
+}
+
+impl Api {
+    /// Prompt tokens beside those of the text, as llmsimulator counts them.
+    pub const fn overhead(self) -> Tokens {
+        match self {
+            Self::Chat => Tokens::new(prompt::PER_MESSAGE.get() + prompt::BEFORE_ANSWER.get()),
+            Self::Completions => Tokens::ZERO,
+        }
+    }
+
+    /// Those of them that stand before the text: opening tag, role and line feed of ChatML.
+    pub const fn before_prompt(self) -> Tokens {
+        match self {
+            Self::Chat => Tokens::new(prompt::PER_MESSAGE.get() - 1),
+            Self::Completions => Tokens::ZERO,
+        }
+    }
+
+    /// What vLLM's benchmark calls it.
+    pub const fn backend(self) -> &'static str {
+        match self {
+            Self::Chat => "openai-chat",
+            Self::Completions => "openai",
+        }
+    }
 }
 
 impl Form {

@@ -10,7 +10,7 @@ use llmsim_bench::http::url::Url;
 use llmsim_bench::progress::Live;
 use llmsim_bench::record::{FailureClass, Outcome, Record};
 use llmsim_bench::runtime;
-use llmsim_bench::target::http::{Client, Prepared, Stamps, Timeouts};
+use llmsim_bench::target::http::{Client, Prepared, Stamps, Texts, Timeouts};
 use llmsim_engine::units::SimSpan;
 
 use crate::server::{FINISH, TOKEN, Then, events, one_token, serve, whole};
@@ -23,9 +23,15 @@ fn ask(address: SocketAddr, exact: bool) -> Record {
             let timeouts =
                 Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(300) };
             let clock = Clock::start();
-            let client =
-                Client::start(clock, &url, timeouts, Stamps::Kernel, Arc::new(Live::default()))
-                    .expect("resolved");
+            let client = Client::start(
+                clock,
+                &url,
+                timeouts,
+                Stamps::Kernel,
+                Texts::Drop,
+                Arc::new(Live::default()),
+            )
+            .expect("resolved");
             let mut record = Record::planned(0, clock.now());
             let request = Prepared {
                 bytes: b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
@@ -84,13 +90,19 @@ fn an_answer_that_is_no_stream_is_not_measured() {
 }
 
 #[test]
-fn nobody_there_and_a_closed_door_are_both_connect() {
+fn nobody_there_is_told_from_one_who_takes_the_request_and_hangs_up() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
-    check(&ask(address, false), FailureClass::Connect, "refused");
+    let record = ask(address, false);
+    check(&record, FailureClass::Connect, "refused");
+    assert_eq!(record.sent, None);
     let (address, _) = scripted(|_| Then::Close);
-    check(&ask(address, false), FailureClass::Connect, "before an answer");
+    let record = ask(address, false);
+    check(&record, FailureClass::Unanswered, "before an answer");
+    assert!(record.sent.is_some());
+    let (address, _) = scripted(|_| Then::Reset);
+    check(&ask(address, false), FailureClass::Unanswered, "reset");
 }
 
 #[test]
@@ -131,6 +143,13 @@ fn nonsense_is_malformed_wherever_it_stands() {
         Then::Close
     });
     check(&ask(address, false), FailureClass::Malformed, "head");
+    // No blank line, and nobody who closes.
+    let (address, _) = scripted(|stream| {
+        use std::io::Write;
+        let _ = stream.write_all(b"220 mail.example ESMTP\r\n");
+        Then::Hang
+    });
+    check(&ask(address, false), FailureClass::Malformed, "no HTTP/1 answer but '220 mail.example");
 }
 
 #[test]
@@ -163,9 +182,15 @@ fn a_stale_connection_is_noticed_before_it_is_used() {
         let timeouts =
             Timeouts { connect: SimSpan::from_ms(5_000), silence: SimSpan::from_ms(5_000) };
         let clock = Clock::start();
-        let client =
-            Client::start(clock, &url, timeouts, Stamps::Kernel, Arc::new(Live::default()))
-                .expect("resolved");
+        let client = Client::start(
+            clock,
+            &url,
+            timeouts,
+            Stamps::Kernel,
+            Texts::Drop,
+            Arc::new(Live::default()),
+        )
+        .expect("resolved");
         let mut outcomes = Vec::new();
         for _ in 0..3 {
             let mut record = Record::planned(0, clock.now());

@@ -99,7 +99,7 @@ fn a_sweep_is_drawn_with_its_curve() {
 fn text_from_outside_cannot_end_the_script() {
     let (_, text) = report(
         "quoted.html",
-        &["-n", "2", "--label", "x", "--prompt-prefix", "</script><script>alert(1)</script>"],
+        &["-n", "2", "--prompt-prefix", "</script><script>alert(1)</script>"],
     );
     assert_eq!(text.matches("</script>").count(), 2, "the two of the page itself");
 }

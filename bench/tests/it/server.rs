@@ -11,6 +11,8 @@ pub(crate) enum Then {
     Keep,
     /// Close it.
     Close,
+    /// Reset it.
+    Reset,
     /// Say nothing more and keep it open until the client goes.
     Hang,
 }
@@ -63,6 +65,12 @@ fn connection(
         match script(&head, &body, &mut stream) {
             Then::Keep => {}
             Then::Close => return,
+            Then::Reset => {
+                // Without time to linger, closing is a reset.
+                let socket = socket2::SockRef::from(&stream);
+                let _ = socket.set_linger(Some(std::time::Duration::ZERO));
+                return;
+            }
             Then::Hang => {
                 while matches!(stream.read(&mut buffer), Ok(n) if n > 0) {}
                 return;
