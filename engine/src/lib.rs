@@ -12,6 +12,7 @@
 pub mod catalog;
 pub mod config;
 pub mod escape;
+pub mod faults;
 pub mod observe;
 pub mod record;
 pub mod replay;

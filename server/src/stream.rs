@@ -260,6 +260,10 @@ impl Generations {
         match event.what {
             What::Admitted { cached } => entry.cached = cached,
             What::Resumed { .. } | What::Preempted => {}
+            What::Lost => {
+                entry.state = State::Lost;
+                entry.conn.signal(Signal::Generation);
+            }
             What::Token { index, finish } => {
                 debug_assert!(index.get() > entry.released, "tokens come in order");
                 if !entry.has_unsent_token() {

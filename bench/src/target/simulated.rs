@@ -41,7 +41,7 @@ impl Simulated {
     /// # Errors
     /// All that is wrong with the files, or that there is no such model.
     pub fn new(models: &Source, responses: &Source, model: &str) -> Result<Self, String> {
-        let Config { models, responses } =
+        let Config { models, responses, .. } =
             config::load(models, responses).map_err(|problems| problems.to_string())?;
         let names: Vec<String> = models.iter().map(|spec| spec.name.clone()).collect();
         let model = models.into_iter().find(|spec| spec.name == model).ok_or_else(|| {
@@ -379,7 +379,7 @@ impl World<'_> {
                     *hit = cached.get();
                 }
             }
-            What::Resumed { .. } | What::Preempted => {}
+            What::Resumed { .. } | What::Preempted | What::Lost => {}
             What::Token { index, finish } => {
                 let before = record.output.chunks;
                 record.output.push(at);

@@ -5,6 +5,7 @@
 //! whatever went wrong on the way, [`problem`](Problems). No file is read here: the texts come in as [`Source`]s. The invariant: a
 //! [`Config`] that exists is valid, and nothing behind this module checks a setting again.
 
+mod faults;
 mod fields;
 mod problem;
 mod raw;
@@ -23,6 +24,7 @@ pub use tree::{MAX_BYTES, Place};
 use problem::Report;
 use value::Value;
 
+use crate::faults::{Rule, Settings};
 use crate::text::responses::Responses;
 
 /// A configuration file's text, and what to call it in messages.
@@ -48,6 +50,8 @@ pub struct Config {
     pub models: Vec<ModelSpec>,
     /// What they say.
     pub responses: Responses,
+    /// What goes wrong on purpose.
+    pub faults: Settings,
 }
 
 /// Reads a file that a configuration file names (`hf_config:`), for [`load_with`].
@@ -72,12 +76,14 @@ pub fn load_with(
     read_file: ReadFile<'_>,
 ) -> Result<Config, Problems> {
     let mut report = Report::on(models);
-    let specs = match root(models, &mut report) {
+    let (specs, faults) = match root(models, &mut report) {
         Some(root) => {
-            let typed = raw::Models::read(&root, &mut report);
-            resolve::models(&typed, &mut report, read_file)
+            let mut typed = raw::Models::read(&root, &mut report);
+            let specs = resolve::models(&typed, &mut report, read_file);
+            let faults = std::mem::take(&mut typed.faults).resolve(&specs, &mut report);
+            (specs, faults)
         }
-        None => Vec::new(),
+        None => Default::default(),
     };
     let model_problems = report.finish();
 
@@ -87,9 +93,34 @@ pub fn load_with(
 
     match (problem::collect([model_problems, rule_problems]), rules) {
         (Some(problems), _) => Err(problems),
-        (None, Some(responses)) => Ok(Config { models: specs, responses }),
+        (None, Some(responses)) => Ok(Config { models: specs, responses, faults }),
         (None, None) => unreachable!("what could not be read has been reported"),
     }
+}
+
+/// What a faults file means for these models.
+///
+/// # Errors
+/// All that is wrong with it, at once.
+pub fn load_faults(source: &Source, models: &[ModelSpec]) -> Result<Settings, Problems> {
+    let mut report = Report::on(source);
+    let typed = root(source, &mut report).map(|root| faults::Faults::read(&root, &mut report));
+    let settings = typed.unwrap_or_default().resolve(models, &mut report);
+    match problem::collect([report.finish(), Vec::new()]) {
+        Some(problems) => Err(problems),
+        None => Ok(settings),
+    }
+}
+
+/// Whether the model or the GPU that a rule names is there.
+///
+/// # Errors
+/// A sentence that says what is not.
+pub fn check_rule(rule: &Rule, models: &[ModelSpec]) -> Result<(), String> {
+    faults::names_something(rule, models).map_err(|(message, hint)| match hint {
+        Some(hint) => format!("{message} ({hint})"),
+        None => message,
+    })
 }
 
 /// The document of a file, if it is one.

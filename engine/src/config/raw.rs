@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::catalog::{KvCacheDtype, WeightDtype};
 
+use super::faults::Faults;
 use super::fields::{Field, Fields};
 use super::problem::{Hint, Report};
 use super::tree::Place;
@@ -18,6 +19,8 @@ use super::value::{Placed, Range, Value};
 pub(super) struct Models {
     pub(super) hardware: Profiles,
     pub(super) models: Vec<Model>,
+    /// Those of the file, and those of each model.
+    pub(super) faults: Faults,
 }
 
 /// The profiles by name.
@@ -59,6 +62,7 @@ pub(super) struct Model {
     pub(super) settings: Settings,
     pub(super) latency: Latency,
     pub(super) efficiency: Efficiency,
+    pub(super) faults: Option<Value>,
 }
 
 /// `weights:`.
@@ -176,8 +180,19 @@ impl Models {
                 items.iter().filter_map(|item| Model::read(item, report)).collect()
             }
         };
+        let mut faults = match file.take(report, "faults", &[]) {
+            Some(value) => Faults::read(&value, report),
+            None => Faults::default(),
+        };
+        for model in &models {
+            let model: &Model = model;
+            let name = model.name.as_ref().map(|name| name.value.as_str());
+            if let (Some(value), Some(name)) = (&model.faults, name) {
+                faults.rules.extend(super::faults::rules(value, Some(name), report));
+            }
+        }
         close_file(file, report);
-        Self { hardware, models }
+        Self { hardware, models, faults }
     }
 }
 
@@ -259,6 +274,7 @@ impl Model {
             settings: Settings::default(),
             latency: Latency::default(),
             efficiency: Efficiency::default(),
+            faults: fields.take(report, "faults", &[]),
         };
         // The one tokenizer there is.
         fields.one_of(report, "tokenizer", &[], &["regex"]);

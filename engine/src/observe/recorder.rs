@@ -86,6 +86,7 @@ pub struct Figures {
     cancelled: Count,
     queue_full: Count,
     impossible: Count,
+    failed: Count,
 
     first_token: Shard,
     inter_token: Shard,
@@ -191,6 +192,7 @@ impl Figures {
             cancelled: Count::default(),
             queue_full: Count::default(),
             impossible: Count::default(),
+            failed: Count::default(),
             first_token: Shard::new(bounds::first_token()),
             inter_token: Shard::new(bounds::inter_token()),
             per_output_token: Shard::new(bounds::inter_token()),
@@ -273,6 +275,7 @@ impl Figures {
             cancelled: self.cancelled.get(),
             queue_full: self.queue_full.get(),
             impossible: self.impossible.get(),
+            failed: self.failed.get(),
             first_token: self.first_token.snapshot(),
             inter_token: self.inter_token.snapshot(),
             per_output_token: self.per_output_token.snapshot(),
@@ -344,6 +347,8 @@ pub struct Reading {
     pub queue_full: u64,
     /// Requests not taken since they could never run.
     pub impossible: u64,
+    /// Requests lost to a crash of the GPU, or not taken while it was down.
+    pub failed: u64,
     /// Arrival to first token released, s.
     pub first_token: Histogram,
     /// Between two tokens of a request as released, s.
@@ -428,6 +433,7 @@ impl Reading {
             (&mut self.cancelled, other.cancelled),
             (&mut self.queue_full, other.queue_full),
             (&mut self.impossible, other.impossible),
+            (&mut self.failed, other.failed),
             (&mut self.prefill_tokens_scheduled, other.prefill_tokens_scheduled),
             (&mut self.decode_tokens_scheduled, other.decode_tokens_scheduled),
         ] {
@@ -467,6 +473,11 @@ impl Reading {
         self.arithmetic += other.arithmetic;
         self.memory += other.memory;
         self.engine_lag.merge(&other.engine_lag);
+    }
+
+    /// Requests that ended in an error: refused, or lost.
+    pub fn errors(&self) -> u64 {
+        self.queue_full + self.impossible + self.failed
     }
 
     /// Steps, by what took the largest part of their time.
@@ -580,6 +591,7 @@ impl Recorder {
         match why {
             Refusal::QueueFull => self.figures.queue_full.add(1),
             Refusal::PromptTooLong | Refusal::NeverFits => self.figures.impossible.add(1),
+            Refusal::Down => self.figures.failed.add(1),
         }
     }
 
@@ -612,6 +624,12 @@ impl Recorder {
                 }
             }
             What::Token { finish, .. } => self.token(event, finish, now),
+            What::Lost => {
+                if self.lives.remove(&event.job).is_some() {
+                    self.figures.failed.add(1);
+                    self.figures.held.set(self.lives.len() as u64);
+                }
+            }
         }
     }
 

@@ -297,7 +297,7 @@ fn counters(view: &View<'_>, all: &mut Vec<Family>) {
     per_model(view, all, sent, |model| model.delivered.tokens);
     let mut requests = Family::new(
         "llm_sim_requests_total",
-        "Requests that are over, by how they ended; error: refused by the engine.",
+        "Requests that are over, by how they ended; error: refused by the engine, or lost to its crash.",
         Kind::Counter,
     );
     for ModelView { model, reading, .. } in &view.models {
@@ -305,7 +305,7 @@ fn counters(view: &View<'_>, all: &mut Vec<Family>) {
             ("stop", reading.stopped),
             ("length", reading.reached_length),
             ("cancelled", reading.cancelled),
-            ("error", reading.queue_full + reading.impossible),
+            ("error", reading.errors()),
         ] {
             let mut labels = by_model(model);
             labels.push(("finish_reason", reason.into()));

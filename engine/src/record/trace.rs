@@ -172,6 +172,7 @@ impl Trace {
                     self.enter(gpu, at, job, Phase::Decode, out);
                 }
             }
+            What::Lost => self.leave(gpu, at, job, "lost", None, out),
             What::Token { finish: Some(finish), index } => {
                 let reason = match finish {
                     Finish::Stop => "stop",

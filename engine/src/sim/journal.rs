@@ -6,16 +6,19 @@
 //! value, times never run back, and what is incomplete says so and is not replayed.
 //!
 //! Inputs: `submit NS ID prompt=N max=N [stop=N] [priority=N] [chain=HEX,HEX,…]`, `cancel NS ID`,
-//! `reset NS`, `advance NS`. Events: `NS ID admitted CACHED`, `… resumed CACHED`, `… preempted`,
-//! `… token INDEX [stop|length]`, `… refused WHY`. In both, `gap N` stands where N lines were lost.
+//! `reset NS`, `slow NS THOUSANDTHS`, `pause NS NS`, `shrink NS THOUSANDTHS`, `preempt NS REQUESTS`,
+//! `crash NS NS`, `advance NS`. Events: `NS ID admitted CACHED`, `… resumed CACHED`, `… preempted`,
+//! `… token INDEX [stop|length]`, `… lost`, `… refused WHY`. In both, `gap N` stands where N lines were lost.
 //! Blank lines and lines that begin with `#` say nothing.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::sim::virtual_time::{self, Happening};
-use crate::sim::{Arrives, BlockHash, Engine, Event, Finish, Input, Job, Refusal, What};
-use crate::units::{JobId, SimTime, Tokens};
+use crate::sim::{
+    Arrives, BlockHash, Disturbance, Engine, Event, Finish, Input, Job, Refusal, What,
+};
+use crate::units::{JobId, SimSpan, SimTime, Tokens};
 
 /// Writes the inputs of one engine down as they happen.
 #[derive(Debug, Default)]
@@ -46,6 +49,12 @@ impl Journal {
     pub fn reset_prefix_cache(&mut self, now: SimTime) {
         self.note_advance(now);
         line(&mut self.text, format_args!("reset {}", now.as_ns()));
+    }
+
+    /// Notes a disturbance.
+    pub fn disturb(&mut self, now: SimTime, what: Disturbance) {
+        self.note_advance(now);
+        write_disturbance(&mut self.text, now, what);
     }
 
     /// Notes an advance. It changes nothing, and nothing is written, unless an input of the same
@@ -94,6 +103,7 @@ pub fn write_input(text: &mut String, input: &Input) {
         Arrives::Submit(job) => write_submit(text, input.at, job),
         Arrives::Cancel(id) => write_cancel(text, input.at, *id),
         Arrives::ResetPrefixCache => line(text, format_args!("reset {}", input.at.as_ns())),
+        Arrives::Disturb(what) => write_disturbance(text, input.at, *what),
         Arrives::Advance => line(text, format_args!("advance {}", input.at.as_ns())),
     }
 }
@@ -122,6 +132,7 @@ pub fn write_event(text: &mut String, event: &Event) {
         What::Admitted { cached } => line(text, format_args!("{at} {job} admitted {cached}")),
         What::Resumed { cached } => line(text, format_args!("{at} {job} resumed {cached}")),
         What::Preempted => line(text, format_args!("{at} {job} preempted")),
+        What::Lost => line(text, format_args!("{at} {job} lost")),
         What::Token { index, finish: None } => line(text, format_args!("{at} {job} token {index}")),
         What::Token { index, finish: Some(finish) } => {
             line(text, format_args!("{at} {job} token {index} {}", finish.as_str()));
@@ -199,6 +210,17 @@ fn write_cancel(text: &mut String, at: SimTime, id: JobId) {
     line(text, format_args!("cancel {} {id}", at.as_ns()));
 }
 
+fn write_disturbance(text: &mut String, at: SimTime, what: Disturbance) {
+    let value = match what {
+        Disturbance::Slow { thousandths } | Disturbance::Shrink { thousandths } => {
+            u64::from(thousandths)
+        }
+        Disturbance::Pause { span } | Disturbance::Crash { down: span } => span.as_ns(),
+        Disturbance::Preempt { requests } => u64::from(requests),
+    };
+    line(text, format_args!("{} {} {value}", what.kind(), at.as_ns()));
+}
+
 fn line(text: &mut String, said: fmt::Arguments<'_>) {
     text.write_fmt(said).expect("a String takes all that is written");
     text.push('\n');
@@ -228,8 +250,28 @@ fn parse_input(said: &str) -> Result<Input, String> {
         "submit" => Arrives::Submit(parse_job(&mut words)?),
         "cancel" => Arrives::Cancel(JobId(number(words.next(), "a job id")?)),
         "reset" => Arrives::ResetPrefixCache,
+        "slow" => Arrives::Disturb(Disturbance::Slow {
+            thousandths: number(words.next(), "a number of thousandths")?,
+        }),
+        "shrink" => Arrives::Disturb(Disturbance::Shrink {
+            thousandths: number(words.next(), "a number of thousandths")?,
+        }),
+        "pause" => Arrives::Disturb(Disturbance::Pause {
+            span: SimSpan::from_ns(number(words.next(), "a span in ns")?),
+        }),
+        "crash" => Arrives::Disturb(Disturbance::Crash {
+            down: SimSpan::from_ns(number(words.next(), "a span in ns")?),
+        }),
+        "preempt" => Arrives::Disturb(Disturbance::Preempt {
+            requests: number(words.next(), "a number of requests")?,
+        }),
         "advance" => Arrives::Advance,
-        other => return Err(format!("`{other}` is not submit, cancel, reset or advance")),
+        other => {
+            return Err(format!(
+                "`{other}` is not submit, cancel, reset, advance, slow, pause, shrink, preempt or \
+                 crash"
+            ));
+        }
     };
     match words.next() {
         Some(more) => Err(format!("`{more}` is too much")),
@@ -284,6 +326,7 @@ fn parse_happening(said: &str) -> Result<Happening, String> {
         "admitted" => What::Admitted { cached: Tokens::new(number(words.next(), "tokens")?) },
         "resumed" => What::Resumed { cached: Tokens::new(number(words.next(), "tokens")?) },
         "preempted" => What::Preempted,
+        "lost" => What::Lost,
         "token" => {
             let index = Tokens::new(number(words.next(), "an index")?);
             let finish = match words.next() {
@@ -296,7 +339,8 @@ fn parse_happening(said: &str) -> Result<Happening, String> {
         }
         "refused" => {
             let said = words.next().unwrap_or_default();
-            let all = [Refusal::QueueFull, Refusal::PromptTooLong, Refusal::NeverFits];
+            let all =
+                [Refusal::QueueFull, Refusal::PromptTooLong, Refusal::NeverFits, Refusal::Down];
             let why = all.into_iter().find(|why| why.as_str() == said);
             let why = why.ok_or_else(|| format!("`{said}` is no reason to refuse"))?;
             return Ok(Happening::Refused { at, job, why });
@@ -320,14 +364,15 @@ mod tests {
         let inputs = "submit 0 1 prompt=16 max=4\n\
                       submit 5 2 prompt=33 max=9 stop=3 priority=-2 chain=ff,0,12ab\n\
                       submit 5 3 prompt=1 max=1 chain=\n\
-                      advance 7\ncancel 7 2\nreset 9\n";
+                      advance 7\ncancel 7 2\nreset 9\nslow 9 3000\npause 9 5\nshrink 10 500\n\
+                      preempt 11 4294967295\ncrash 12 1000\n";
         let parsed = parse_inputs(inputs).unwrap();
         let mut written = String::new();
         parsed.iter().for_each(|input| write_input(&mut written, input));
         assert_eq!(written, inputs);
 
         let events = "0 1 admitted 0\n5 2 refused queue_full\n7 1 preempted\n7 1 resumed 16\n\
-                      9 1 token 1\n10 1 token 2 stop\n";
+                      9 1 token 1\n10 1 token 2 stop\n12 4 lost\n12 5 refused down\n";
         let mut written = String::new();
         for happening in parse_events(events).unwrap() {
             match happening {
@@ -342,7 +387,11 @@ mod tests {
     fn bad_lines_are_named() {
         for (text, line, problem) in [
             ("submit 0 1 prompt=1 max=1\nsubmit x", 2, "`x` is not a time in ns"),
-            ("# fine\n\nfinish 3", 3, "`finish` is not submit, cancel, reset or advance"),
+            (
+                "# fine\n\nfinish 3",
+                3,
+                "`finish` is not submit, cancel, reset, advance, slow, pause, shrink, preempt or crash",
+            ),
             ("submit 0 1 prompt=1", 1, "`max=` is missing"),
             ("cancel 5 1\ncancel 4 1", 2, "time runs back to 0.000004ms"),
             ("cancel 5 1 2", 1, "`2` is too much"),

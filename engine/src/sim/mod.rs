@@ -22,7 +22,7 @@ pub mod virtual_time;
 
 use std::sync::Arc;
 
-use crate::units::{JobId, SimTime, Tokens};
+use crate::units::{JobId, SimSpan, SimTime, Tokens};
 use scheduler::{Gauges, Recording, StepLog};
 
 /// A request as an engine sees it: how much of everything, never what it says.
@@ -69,6 +69,8 @@ pub enum Arrives {
     Cancel(JobId),
     /// [`Engine::reset_prefix_cache`].
     ResetPrefixCache,
+    /// [`Engine::disturb`].
+    Disturb(Disturbance),
     /// [`Engine::advance`]: only to say that inputs of the same instant came after it.
     Advance,
 }
@@ -91,6 +93,8 @@ pub enum Refusal {
     PromptTooLong,
     /// The whole KV cache is smaller than the job.
     NeverFits,
+    /// The GPU has crashed and is not up again.
+    Down,
 }
 
 /// Something that happened to a job, stamped with when it happened.
@@ -126,6 +130,74 @@ pub enum What {
         /// Set on the last one.
         finish: Option<Finish>,
     },
+    /// The GPU crashed: the engine has forgotten the job, and nothing further happens to it.
+    Lost,
+}
+
+/// Something that goes wrong with a simulated GPU, as an input with a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disturbance {
+    /// Steps that begin from now on take this many thousandths of their time, until the next of
+    /// these; [`NORMAL`] ends it.
+    Slow {
+        /// 3000: three times as long.
+        thousandths: u32,
+    },
+    /// Nothing goes on for this long (a garbage collection, a reload of weights): the step in
+    /// execution ends that much later.
+    Pause {
+        /// How long.
+        span: SimSpan,
+    },
+    /// Only this share of the KV cache can be handed out, until the next of these; [`NORMAL`] ends
+    /// it. Takes hold with the next plan, which preempts requests until the blocks are free.
+    Shrink {
+        /// Of the whole cache; at least one block stays.
+        thousandths: u32,
+    },
+    /// The next plan begins by preempting so many of the running requests.
+    Preempt {
+        /// At most; [`ALL_REQUESTS`] for all.
+        requests: u32,
+    },
+    /// All requests and all cached prefixes are lost, and none is taken for this long.
+    Crash {
+        /// How long until it is up again.
+        down: SimSpan,
+    },
+}
+
+/// The thousandths of a GPU that is not disturbed.
+pub const NORMAL: u32 = 1_000;
+
+/// A span that takes this many thousandths of its time.
+pub(crate) fn stretched(span: SimSpan, thousandths: u32) -> SimSpan {
+    if thousandths == NORMAL {
+        return span;
+    }
+    let ns = u128::from(span.as_ns()) * u128::from(thousandths) / u128::from(NORMAL);
+    SimSpan::from_ns(u64::try_from(ns).unwrap_or(u64::MAX))
+}
+
+/// More requests than an engine can hold.
+pub const ALL_REQUESTS: u32 = u32::MAX;
+
+impl Disturbance {
+    /// The word for logs, metrics and journals.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Slow { .. } => "slow",
+            Self::Pause { .. } => "pause",
+            Self::Shrink { .. } => "shrink",
+            Self::Preempt { .. } => "preempt",
+            Self::Crash { .. } => "crash",
+        }
+    }
+
+    /// Whether it is only the end of another.
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Slow { thousandths: NORMAL } | Self::Shrink { thousandths: NORMAL })
+    }
 }
 
 /// Why an answer ended.
@@ -154,6 +226,7 @@ impl Refusal {
             Self::QueueFull => "queue_full",
             Self::PromptTooLong => "prompt_too_long",
             Self::NeverFits => "never_fits",
+            Self::Down => "down",
         }
     }
 }
@@ -251,6 +324,17 @@ impl Engine {
         match self {
             Self::Instant(_) | Self::FixedRate(_) => true,
             Self::Scheduler(engine) => engine.reset_prefix_cache(now),
+        }
+    }
+
+    /// Something goes wrong at `now`. An engine without a KV cache has none that could shrink, and
+    /// no batch that anyone could be thrown out of; an instant engine holds nothing for any time,
+    /// and is never disturbed.
+    pub fn disturb(&mut self, now: SimTime, what: Disturbance) {
+        match self {
+            Self::Instant(_) => {}
+            Self::FixedRate(engine) => engine.disturb(now, what),
+            Self::Scheduler(engine) => engine.disturb(now, what),
         }
     }
 

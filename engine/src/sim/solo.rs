@@ -9,7 +9,7 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::seed::LookupMap;
-use crate::sim::{Event, Finish, Job, Verdict, What};
+use crate::sim::{Disturbance, Event, Finish, Job, NORMAL, Refusal, Verdict, What, stretched};
 use crate::units::{JobId, Rate, SimSpan, SimTime, Tokens};
 
 /// The timetable of `engine: fixed_rate`: the first token after `overhead` + prompt ÷ `prefill`,
@@ -142,6 +142,12 @@ pub struct FixedRate {
     arrivals: u64,
     /// What happened and has not been fetched.
     events: Vec<Event>,
+    /// Thousandths of its time that everything takes.
+    pace: u32,
+    /// Nothing goes on before this instant.
+    paused_until: SimTime,
+    /// No job is taken before this instant.
+    down_until: SimTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +155,9 @@ struct Stream {
     job: JobId,
     /// Order of arrival; `u64::MAX`: no stream.
     order: u64,
+    /// When token `from + 1` is due; `from` is 0 unless a disturbance set the timetable anew.
     first: SimTime,
+    from: u32,
     /// Tokens given out so far.
     given: u32,
     tokens: u32,
@@ -168,18 +176,25 @@ impl FixedRate {
             due: BinaryHeap::new(),
             arrivals: 0,
             events: Vec::new(),
+            pace: NORMAL,
+            paused_until: SimTime::ZERO,
+            down_until: SimTime::ZERO,
         }
     }
 
     /// See [`Engine::submit`](crate::sim::Engine::submit).
     pub fn submit(&mut self, now: SimTime, job: &Job) -> Verdict {
         self.run_before(now);
+        if now < self.down_until {
+            return Verdict::Refused(Refusal::Down);
+        }
         let (tokens, finish) = output_of(job);
         let prompt = self.spec.prefill.time_for(u64::from(job.prompt.get()));
         let stream = Stream {
             job: job.id,
             order: self.arrivals,
-            first: now + self.spec.overhead + prompt,
+            first: now.max(self.paused_until) + stretched(self.spec.overhead + prompt, self.pace),
+            from: 0,
             given: 0,
             tokens: tokens.get(),
             finish,
@@ -213,6 +228,55 @@ impl FixedRate {
             self.vacate(slot);
             self.drop_cancelled();
             self.events.retain(|event| event.job != id || event.at < now);
+        }
+    }
+
+    /// See [`Engine::disturb`](crate::sim::Engine::disturb). Timetables bend, from now on.
+    pub fn disturb(&mut self, now: SimTime, what: Disturbance) {
+        self.run_before(now);
+        match what {
+            Disturbance::Slow { thousandths } => {
+                let before = self.pace;
+                self.pace = thousandths.max(1);
+                let (begin, pace) = (now.max(self.paused_until), u128::from(self.pace));
+                self.reschedule(|due| {
+                    let left = u128::from(due.saturating_since(begin).as_ns());
+                    begin + SimSpan::from_ns((left * pace / u128::from(before)) as u64)
+                });
+            }
+            Disturbance::Pause { span } => {
+                let until = (now + span).max(self.paused_until);
+                let longer = until - now.max(self.paused_until);
+                self.paused_until = until;
+                self.reschedule(|due| due + longer);
+            }
+            Disturbance::Crash { down } => {
+                self.down_until = self.down_until.max(now + down);
+                let mut lost: Vec<Stream> = self.streams.clone();
+                lost.retain(|stream| stream.order != u64::MAX);
+                lost.sort_unstable_by_key(|stream| stream.order);
+                self.streams.clear();
+                self.vacant.clear();
+                self.due.clear();
+                self.by_id.clear();
+                let event = |stream: Stream| Event { at: now, job: stream.job, what: What::Lost };
+                self.events.extend(lost.into_iter().map(event));
+            }
+            // No cache, and no batch to be thrown out of.
+            Disturbance::Shrink { .. } | Disturbance::Preempt { .. } => {}
+        }
+    }
+
+    /// Gives the next token of every stream another instant.
+    fn reschedule(&mut self, moved: impl Fn(SimTime) -> SimTime) {
+        let due = std::mem::take(&mut self.due);
+        for Reverse((at, order, slot)) in due {
+            let stream = &mut self.streams[slot as usize];
+            if stream.order == order {
+                stream.first = moved(at);
+                stream.from = stream.given;
+                self.due.push(Reverse((stream.first, order, slot)));
+            }
         }
     }
 
@@ -267,7 +331,8 @@ impl FixedRate {
                 self.by_id.remove(&job);
             } else {
                 // From the whole count, so that no rounding adds up.
-                let next = stream.first + self.spec.decode.time_for(u64::from(stream.given));
+                let count = u64::from(stream.given - stream.from);
+                let next = stream.first + stretched(self.spec.decode.time_for(count), self.pace);
                 *entry = Reverse((next, order, slot));
             }
         }

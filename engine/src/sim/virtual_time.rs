@@ -78,6 +78,7 @@ pub fn watch(
             Arrives::ResetPrefixCache => {
                 engine.reset_prefix_cache(at);
             }
+            Arrives::Disturb(what) => engine.disturb(at, what),
             Arrives::Advance => advance(engine, at, &mut events, &mut seen),
         }
     }
@@ -131,6 +132,8 @@ pub enum Outcome {
     Finished(Finish),
     /// Its client went away.
     Cancelled,
+    /// Its GPU crashed.
+    Lost,
     /// It was not taken.
     Refused(Refusal),
 }
@@ -176,7 +179,10 @@ pub fn results_watched(
     for Input { at, what } in &inputs {
         match what {
             Arrives::Submit(job) => ledger.open(job.id, *at),
-            Arrives::Cancel(_) | Arrives::ResetPrefixCache | Arrives::Advance => {}
+            Arrives::Cancel(_)
+            | Arrives::ResetPrefixCache
+            | Arrives::Disturb(_)
+            | Arrives::Advance => {}
         }
     }
     let cancelled: Vec<_> = inputs
@@ -239,6 +245,7 @@ impl Ledger {
                 }
                 What::Resumed { .. } => {}
                 What::Preempted => result.preemptions += 1,
+                What::Lost => result.outcome = Outcome::Lost,
                 What::Token { index, finish } => {
                     result.tokens = index;
                     result.first_token.get_or_insert(at);

@@ -490,6 +490,19 @@ impl ApiError {
         error
     }
 
+    /// The simulated GPU has crashed and is not up again.
+    pub fn down(retry_after_seconds: u32) -> Self {
+        let mut error = Self::new(
+            503,
+            "server_error",
+            "The model is not available: its engine has crashed and is starting again. Please try \
+             again later."
+                .to_owned(),
+        );
+        error.header = Some(ErrorHeader::RetryAfter { seconds: retry_after_seconds });
+        error
+    }
+
     /// More connections than the server takes at a time.
     pub fn too_many_connections(limit: usize) -> Self {
         let mut error = Self::new(

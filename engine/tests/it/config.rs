@@ -591,3 +591,95 @@ fn large_files_that_mean_nothing_end_soon() {
     let problems = responses(&format!("responses:\n{entries}")).unwrap_err().to_string();
     assert!(problems.contains("matches nothing"), "{problems}");
 }
+
+mod failures_on_purpose {
+    use llmsim_engine::config::{self, Source};
+    use llmsim_engine::faults::{Fault, Settings};
+
+    const MODELS: &str = "
+version: 1
+hardware: { gpu: { hbm_gib: 80, memory_bandwidth_gbps: 3000, peak_tflops: 989 } }
+models:
+  - { name: quick, context_length: 1000 }
+  - name: org/paced
+    context_length: 1000
+    engine: fixed_rate
+    replicas: 2
+    performance: { prefill_tokens_per_second: 1000, decode_tokens_per_second: 100 }
+";
+
+    fn load(faults: &str) -> Result<Settings, String> {
+        let models = Source::new("models.yml", format!("{MODELS}{faults}"));
+        let responses = Source::new("responses.yml", "version: 1\ndefault: { content: \"Hi.\" }\n");
+        config::load(&models, &responses)
+            .map(|config| config.faults)
+            .map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn a_rule_is_a_text_or_a_mapping_and_means_the_same() {
+        let text = load(
+            "faults:\n  - status=429 retry_after=2s first=2 header.x-tenant=acme\n  - close p=0.1\n",
+        )
+        .unwrap();
+        let mapping = load(
+            "faults:\n  seed: 0\n  rules:\n  - { status: 429, retry_after: 2s, first: 2, \
+             header: { x-tenant: acme } }\n  - close: true\n    p: 0.1\n",
+        )
+        .unwrap();
+        let faults = |settings: &Settings| {
+            settings.rules.iter().map(|rule| (rule.fault.clone(), rule.when.clone())).collect()
+        };
+        let (text, mapping): (Vec<_>, Vec<_>) = (faults(&text), faults(&mapping));
+        assert_eq!(text, mapping);
+    }
+
+    #[test]
+    fn a_models_own_rules_hit_only_that_model() {
+        let models = format!("{MODELS}    faults: [stall=1s after=2, status=500]\n");
+        let models = Source::new("models.yml", models);
+        let responses = Source::new("responses.yml", "version: 1\ndefault: { content: \"Hi.\" }\n");
+        let faults = config::load(&models, &responses).unwrap().faults;
+        assert_eq!(faults.rules.len(), 2);
+        assert!(faults.rules.iter().all(|rule| rule.when.model.as_deref() == Some("org/paced")));
+    }
+
+    #[test]
+    fn a_timeline_reads_as_sentences() {
+        let file = "seed: 7\nheaders: false\ntimeline:\n  at 30s: slow gpu0 by 3\n  at 1m:\n    - \
+                    crash gpu1 for 10s\n    - status=503 for=5s\n";
+        let models = Source::new("models.yml", MODELS);
+        let responses = Source::new("responses.yml", "version: 1\ndefault: { content: \"Hi.\" }\n");
+        let models = config::load(&models, &responses).unwrap().models;
+        let faults = config::load_faults(&Source::new("faults.yml", file), &models).unwrap();
+        assert_eq!((faults.seed, faults.headers), (7, Some(false)));
+        let said: Vec<&str> = faults.rules.iter().map(|rule| rule.text.as_str()).collect();
+        let rules =
+            ["slow=3 gpu=gpu0 at=30s", "crash=10s gpu=gpu1 at=1m", "status=503 for=5s at=1m"];
+        assert_eq!(said, rules);
+        assert!(matches!(faults.rules[2].fault, Fault::Status(_)));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line_and_column() {
+        for (faults, told) in [
+            (
+                "faults:\n  - close\n  - stauts=500\n",
+                "models.yml:13:5: faults[1]: unknown word `stauts`",
+            ),
+            ("faults:\n  - close p=2\n", "models.yml:12:11: faults[0]: `p` must be a probability"),
+            ("faults:\n  - close: true\n    first: 0\n", "models.yml:13:5: faults[0]: `first`"),
+            ("faults:\n  - close model=quikc\n", "there is no model `quikc`"),
+            ("faults:\n  - crash=1s gpu=2\n", "there is no simulated GPU 2"),
+            ("faults:\n  - crash=1s model=quick\n", "`crash` has no simulated GPU to befall"),
+            (
+                "faults:\n  timeline:\n    at noon: crash gpu0 for 1s\n",
+                "models.yml:13:5: faults.timeline: `at` must be a time, but is `noon`",
+            ),
+            ("faults:\n  timeline:\n    later: close\n", "`later` is not a time"),
+        ] {
+            let problems = load(faults).expect_err(faults);
+            assert!(problems.contains(told), "{faults}\n{problems}");
+        }
+    }
+}

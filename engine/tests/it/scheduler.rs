@@ -9,6 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use llmsim_engine::faults::{self, GpuAt, Timed};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::sim::scheduler::{
@@ -93,6 +94,8 @@ struct Case {
     log: StepLog,
     /// (instant, rank among things of one instant, order) → line.
     lines: BTreeMap<(SimTime, u8, usize), String>,
+    /// Disturbances to come, in order of time.
+    pending: Vec<Timed>,
 }
 
 impl Case {
@@ -120,12 +123,13 @@ impl Case {
             events: Vec::new(),
             log: StepLog::default(),
             lines: BTreeMap::new(),
+            pending: Vec::new(),
         };
         case.engine.record_steps(Recording::On);
         Ok(case)
     }
 
-    /// `at TIME NAME prompt=N …`, `at TIME cancel NAME`, `at TIME reset`.
+    /// `at TIME NAME prompt=N …`, `at TIME cancel NAME`, `at TIME reset`, `at TIME fault WORDS`.
     fn input(&mut self, line: &str) -> Result<(), String> {
         let mut words = line.split(' ');
         if words.next() != Some("at") {
@@ -137,6 +141,13 @@ impl Case {
             "cancel" => {
                 let name = words.next().unwrap_or_default();
                 self.engine.cancel(at, self.id(name)?);
+            }
+            "fault" => {
+                let words: Vec<&str> = words.collect();
+                let rules = faults::parse(&words.join(" ")).map_err(|bad| bad.to_string())?;
+                let gpu = GpuAt { model: "", replica: 0 };
+                self.pending.extend(faults::disturbances(&rules, &[gpu], at).remove(0));
+                self.pending.sort_by_key(|timed| timed.at);
             }
             "reset" => {
                 let said = if self.engine.reset_prefix_cache(at) { "done" } else { "refused" };
@@ -181,6 +192,15 @@ impl Case {
     }
 
     fn advance_before(&mut self, at: SimTime) {
+        while let Some(timed) = self.pending.first().copied().filter(|timed| timed.at <= at) {
+            self.pending.remove(0);
+            self.advance_quietly_before(timed.at);
+            self.engine.disturb(timed.at, timed.what);
+        }
+        self.advance_quietly_before(at);
+    }
+
+    fn advance_quietly_before(&mut self, at: SimTime) {
         while let Some(due) = self.engine.deadline().filter(|&due| due < at) {
             self.advance(due);
         }
@@ -201,6 +221,7 @@ impl Case {
                     (1, format!("emit {name}#{index}{end}"))
                 }
                 What::Preempted => (2, format!("preempt {name}")),
+                What::Lost => (0, format!("lose {name}")),
                 What::Admitted { cached } | What::Resumed { cached } if cached > Tokens::ZERO => {
                     (3, format!("hit {name} {cached}"))
                 }
@@ -236,6 +257,9 @@ impl Case {
     }
 
     fn finish(mut self) -> Vec<String> {
+        if let Some(last) = self.pending.last() {
+            self.advance_before(last.at);
+        }
         while let Some(due) = self.engine.deadline() {
             self.advance(due);
         }

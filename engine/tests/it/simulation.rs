@@ -11,7 +11,8 @@ use llmsim_engine::sim::scheduler::{
 };
 use llmsim_engine::sim::virtual_time::{self, Happening};
 use llmsim_engine::sim::{
-    Arrives, BlockHash, Engine, Event, Finish, Input, Job, Refusal, Verdict, What,
+    ALL_REQUESTS, Arrives, BlockHash, Disturbance, Engine, Event, Finish, Input, Job, NORMAL,
+    Refusal, Verdict, What,
 };
 use llmsim_engine::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 
@@ -38,6 +39,7 @@ fn every_invariant_holds_whatever_arrives() {
                     What::Admitted { cached } if cached > Tokens::ZERO => "hit",
                     What::Resumed { cached } if cached > Tokens::ZERO => "hit when resumed",
                     What::Preempted => "preempted",
+                    What::Lost => "lost",
                     What::Token { finish: Some(finish), .. } => finish.as_str(),
                     _ => continue,
                 },
@@ -47,9 +49,9 @@ fn every_invariant_holds_whatever_arrives() {
     });
     // The workloads must be worth the name: everything happens, and often.
     if seeds > 1 {
-        let kinds = ["hit", "hit when resumed", "preempted", "stop", "length"];
+        let kinds = ["hit", "hit when resumed", "preempted", "stop", "length", "lost"];
         let kinds = kinds.into_iter().chain(["reset refused", "reset done"]);
-        let refusals = ["queue_full", "prompt_too_long", "never_fits"];
+        let refusals = ["queue_full", "prompt_too_long", "never_fits", "down"];
         for kind in kinds.chain(refusals) {
             let count = seen.borrow().get(kind).copied().unwrap_or(0);
             assert!(count > 200, "{kind} happened only {count} times: {:?}", seen.borrow());
@@ -108,7 +110,11 @@ impl Workload {
     fn new(seed: u64) -> Self {
         let mut random = Seed::new(seed).with(b"workload").generator();
         let spec = random_spec(&mut random);
-        let inputs = random_inputs(&mut random, &spec);
+        let mut inputs = random_inputs(&mut random, &spec);
+        if seed % 2 == 1 {
+            let mut random = Seed::new(seed).with(b"disturbances").generator();
+            disturb(&mut random, &mut inputs);
+        }
         Self { spec, inputs }
     }
 
@@ -162,6 +168,10 @@ impl Workload {
                     journal.reset_prefix_cache(now);
                     engine.reset_prefix_cache(now);
                 }
+                Arrives::Disturb(what) => {
+                    journal.disturb(now, *what);
+                    engine.disturb(now, *what);
+                }
                 Arrives::Advance => unreachable!("not generated"),
             }
         }
@@ -181,8 +191,8 @@ impl Workload {
         let mut heard = Vec::new();
         let mut events = Vec::new();
         let mut resets = Resets::default();
-        // Places in `heard` at which nothing was cached.
-        let mut empty_from: Vec<usize> = Vec::new();
+        // Places in `heard`, and instants, at which nothing was cached.
+        let mut empty_from: Vec<(usize, SimTime)> = Vec::new();
         for input in &self.inputs {
             while let Some(due) = scheduler.deadline().filter(|&due| due < input.at) {
                 scheduler.advance(due, &mut events);
@@ -208,8 +218,17 @@ impl Workload {
                     let gauges = scheduler.gauges();
                     assert_eq!(done, before.free_blocks == before.usable_blocks, "done if unused");
                     assert_eq!(gauges.free_blocks, before.free_blocks, "it frees nothing");
-                    empty_from.extend(done.then_some(heard.len()));
+                    empty_from.extend(done.then_some((heard.len(), input.at)));
                     resets[usize::from(done)] += 1;
+                }
+                Arrives::Disturb(what) => {
+                    scheduler.disturb(input.at, *what);
+                    if let Disturbance::Crash { .. } = what {
+                        let gauges = scheduler.gauges();
+                        assert_eq!((gauges.running, gauges.waiting), (0, 0), "a crash loses all");
+                        assert_eq!(gauges.free_blocks, gauges.usable_blocks, "and frees all");
+                        empty_from.push((heard.len(), input.at));
+                    }
                 }
                 Arrives::Advance => unreachable!("not generated"),
             }
@@ -226,9 +245,15 @@ impl Workload {
         let gauges = scheduler.gauges();
         assert_eq!((gauges.running, gauges.waiting), (0, 0), "somebody was left behind");
         assert_eq!(gauges.free_blocks, gauges.usable_blocks, "blocks leaked");
-        for from in empty_from {
+        assert_eq!(gauges.usable_blocks.get(), self.spec.num_blocks.get() - 1, "blocks withheld");
+        for (from, since) in empty_from {
+            // Of what happened before, some may not have been fetched yet.
             let first = heard[from..].iter().find_map(|happening| match happening {
-                Happening::Event(Event { what: What::Admitted { cached }, .. }) => Some(*cached),
+                Happening::Event(Event {
+                    at,
+                    what: What::Admitted { cached } | What::Resumed { cached },
+                    ..
+                }) => (*at >= since).then_some(*cached),
                 _ => None,
             });
             assert!(first.is_none_or(|cached| cached == Tokens::ZERO), "a forgotten prefix is hit");
@@ -263,13 +288,27 @@ impl Workload {
             assert!(at >= now, "time runs back from {now} to {at}");
             now = at;
         }
+        let crashes: Vec<(SimTime, SimTime)> = self
+            .inputs
+            .iter()
+            .filter_map(|input| match input.what {
+                Arrives::Disturb(Disturbance::Crash { down }) => Some((input.at, input.at + down)),
+                _ => None,
+            })
+            .collect();
         for input in &self.inputs {
             let Arrives::Submit(job) = &input.what else { continue };
             let life = lives.remove(&job.id).unwrap_or_default();
             if let Some(why) = refused.get(&job.id) {
                 assert!(life.is_empty(), "refused job {} lives", job.id);
                 self.check_refusal(job, *why);
+                // Of one instant, what arrives comes before the crash.
+                let is_down = crashes.iter().any(|&(from, to)| from < input.at && input.at < to);
+                assert_eq!(*why == Refusal::Down, is_down, "job {} at {}", job.id, input.at);
                 continue;
+            }
+            if let Some(Event { at, what: What::Lost, .. }) = life.last() {
+                assert!(crashes.iter().any(|(from, _)| from == at), "lost without a crash");
             }
             check_life(job, input.at, &life, cancelled.get(&job.id).copied(), &self.spec);
         }
@@ -280,6 +319,7 @@ impl Workload {
         match why {
             Refusal::PromptTooLong => assert!(job.prompt >= self.spec.max_model_len),
             Refusal::QueueFull => assert!(self.spec.max_num_queued_reqs.is_some()),
+            Refusal::Down => {}
             Refusal::NeverFits => {
                 let (tokens, _) = expected_end(job, &self.spec);
                 let most = job.prompt.get() + tokens - 1;
@@ -375,6 +415,10 @@ fn check_life(
                 assert_eq!(stands, Stands::Running, "{context}");
                 stands = Stands::Preempted;
             }
+            What::Lost => {
+                assert_ne!(stands, Stands::Done, "{context}");
+                stands = Stands::Done;
+            }
             What::Token { index, finish } => {
                 // A token in flight may come while it waits after a preemption.
                 let may = match spec.scheduling {
@@ -466,6 +510,37 @@ fn random_inputs(random: &mut Generator, spec: &SchedulerSpec) -> Vec<Input> {
     // Stable: a job and its cancellation at one instant come in this order.
     inputs.sort_by_key(|input| (input.at, matches!(input.what, Arrives::Cancel(_))));
     inputs
+}
+
+/// A GPU that slows down, stops, loses memory, throws requests out and crashes, and is well in the
+/// end.
+fn disturb(random: &mut Generator, inputs: &mut Vec<Input>) {
+    let last = inputs.last().map_or(0, |input| input.at.as_ns() / 1_000_000) as u32;
+    let mut add = |at: u32, what: Disturbance| {
+        let at = SimTime::from_ns(u64::from(at) * 1_000_000);
+        inputs.push(Input { at, what: Arrives::Disturb(what) });
+    };
+    for _ in 0..between(random, 1, 6) {
+        let what = match random.below(6) {
+            0 => Disturbance::Slow { thousandths: pick(random, &[500, 2_000, 3_333]) },
+            1 => Disturbance::Pause { span: SimSpan::from_ms(u64::from(between(random, 0, 60))) },
+            2 | 3 => Disturbance::Shrink { thousandths: pick(random, &[0, 100, 300, 700, NORMAL]) },
+            4 => Disturbance::Preempt { requests: pick(random, &[1, 2, ALL_REQUESTS]) },
+            _ => Disturbance::Crash { down: SimSpan::from_ms(u64::from(between(random, 0, 80))) },
+        };
+        add(between(random, 0, last + 100), what);
+    }
+    add(last + 500, Disturbance::Slow { thousandths: NORMAL });
+    add(last + 500, Disturbance::Shrink { thousandths: NORMAL });
+    // Stable: at one instant a disturbance comes after the requests.
+    inputs.sort_by_key(|input| {
+        let rank = match input.what {
+            Arrives::Cancel(_) => 1,
+            Arrives::Disturb(_) => 2,
+            _ => 0,
+        };
+        (input.at, rank)
+    });
 }
 
 fn random_job(random: &mut Generator, spec: &SchedulerSpec, id: u64) -> Job {

@@ -247,6 +247,7 @@ pub(crate) fn refused(answer: &Answer, why: Refusal) -> ApiError {
     let model = &answer.served.models[answer.model];
     match why {
         Refusal::QueueFull => ApiError::overloaded(1),
+        Refusal::Down => ApiError::down(1),
         Refusal::PromptTooLong => {
             ApiError::context_length_exceeded(model.context.get(), answer.prompt.get(), None)
         }

@@ -361,6 +361,7 @@ fn write_result(
     match result.outcome {
         Outcome::Refused(why) => return writeln!(out, ",\"refused\":\"{}\"}}", why.as_str()),
         Outcome::Finished(finish) => write!(out, ",\"finish\":\"{}\"", finish.as_str())?,
+        Outcome::Lost => write!(out, ",\"finish\":\"lost\"")?,
         // Nothing here cancels, and the driver runs until the engine is idle.
         Outcome::Unfinished | Outcome::Cancelled => write!(out, ",\"finish\":null")?,
     }

@@ -156,7 +156,7 @@ impl Observatory {
             reading.stopped,
             reading.reached_length,
             reading.cancelled,
-            reading.queue_full + reading.impossible,
+            reading.errors(),
             rate(|lately| lately.finished),
             rate(|lately| lately.prompt_tokens),
             rate(|lately| lately.generation_tokens),

@@ -77,7 +77,7 @@ impl Observatory {
                 new(|reading| reading.stopped),
                 new(|reading| reading.reached_length),
                 new(|reading| reading.cancelled),
-                new(|reading| reading.queue_full + reading.impossible),
+                new(|reading| reading.errors()),
             ],
             tokens: [
                 new(|reading| reading.prompt_tokens),

@@ -63,6 +63,7 @@ impl Timing {
             }
             What::Resumed { .. } => {}
             What::Preempted => self.preemptions += 1,
+            What::Lost => {}
             What::Token { .. } => {
                 let instants = Instants { due: event.at, released };
                 self.first.get_or_insert(instants);

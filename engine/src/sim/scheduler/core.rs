@@ -8,7 +8,7 @@ use crate::sim::scheduler::cost::StepShape;
 use crate::sim::scheduler::jobs::{Ends, JobState, Jobs, Slot};
 use crate::sim::scheduler::kv_cache::{BlockId, KvCache};
 use crate::sim::scheduler::{Policy, SchedulerSpec, Scheduling};
-use crate::sim::{Finish, Job, Refusal};
+use crate::sim::{Finish, Job, NORMAL, Refusal};
 use crate::units::{Blocks, JobId, Tokens};
 
 /// The settings in the form in which each step needs them.
@@ -46,6 +46,10 @@ pub struct Core {
     pub(super) prefix_stats: PrefixStats,
     /// Scratch: the cached blocks of the request at the head of the queue.
     pub(super) hits: Vec<BlockId>,
+    /// Blocks that no request may have at present.
+    pub(super) withheld: u32,
+    /// Running requests that the next plan begins by preempting.
+    pub(super) preempt_next: u32,
 }
 
 /// What one step computes: the outcome of [`Core::schedule`], handed back to [`Core::update`].
@@ -199,6 +203,8 @@ impl Core {
             preemptions: 0,
             prefix_stats: PrefixStats::default(),
             hits: Vec::new(),
+            withheld: 0,
+            preempt_next: 0,
         }
     }
 
@@ -214,7 +220,7 @@ impl Core {
         // The token sampled last is never stored; before a return from preemption all others may
         // have to be computed, and to find room, at once.
         let most = Ends::of(job, limits.max_model_len).finish_at - 1;
-        if most.div_ceil(limits.block_size) > self.cache.usable()
+        if most.div_ceil(limits.block_size) > self.cache.capacity()
             || (!limits.chunked_prefill && most > limits.max_num_batched_tokens)
         {
             return Err(Refusal::NeverFits);
@@ -301,6 +307,46 @@ impl Core {
         let (_, cold) = self.jobs.both_mut(slot);
         self.cache.release(&mut cold.table);
         self.jobs.remove(slot);
+    }
+
+    /// Only this many thousandths of the cache can be handed out, from the next plan on; what may be
+    /// handed out again can be at once.
+    pub fn shrink_to(&mut self, thousandths: u32) {
+        let capacity = self.cache.capacity();
+        let kept = u64::from(capacity) * u64::from(thousandths) / u64::from(NORMAL);
+        let kept = u32::try_from(kept).unwrap_or(capacity).clamp(1, capacity);
+        self.withheld = capacity - kept;
+        self.cache.give_back(self.withheld);
+    }
+
+    /// Whether less than the whole cache can be handed out.
+    pub fn is_shrunk(&self) -> bool {
+        self.withheld > 0
+    }
+
+    /// Takes from the free blocks what is to be withheld, as far as they go.
+    pub fn withhold_free(&mut self) {
+        self.cache.withhold(self.withheld);
+    }
+
+    /// The next plan begins by preempting so many more of the running requests.
+    pub fn preempt_next(&mut self, requests: u32) {
+        self.preempt_next = self.preempt_next.saturating_add(requests);
+    }
+
+    /// Forgets all requests and all cached prefixes; says whom, the running ones first, each in
+    /// the order of their queue.
+    pub fn lose_all(&mut self) -> Vec<JobId> {
+        let running = self.running.iter().map(|&slot| self.jobs.hot(slot).id);
+        let lost: Vec<JobId> = running.chain(self.jobs.queue()).collect();
+        self.running.clear();
+        for id in &lost {
+            let slot = self.jobs.slot(*id).expect("it was listed just now");
+            self.forget(slot);
+        }
+        self.cache.forget_keys();
+        self.preempt_next = 0;
+        lost
     }
 
     /// Forgets all cached prefixes, which works only while no request holds blocks; says whether

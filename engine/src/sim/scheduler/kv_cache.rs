@@ -67,6 +67,8 @@ pub(super) struct KvCache {
     free: u32,
     freed: FreedBlocks,
     prefix: Option<PrefixIndex>,
+    /// Blocks that nobody may have at present; the cache itself counts as their user.
+    withheld: Vec<BlockId>,
     /// Scratch of [`KvCache::release`].
     keyed: Vec<BlockId>,
     unkeyed: Vec<BlockId>,
@@ -88,14 +90,38 @@ impl KvCache {
             free: num_blocks - 1,
             freed,
             prefix: prefix_caching.then(|| PrefixIndex::new(num_blocks)),
+            withheld: Vec::new(),
             keyed: Vec::new(),
             unkeyed: Vec::new(),
         }
     }
 
+    /// Blocks that can be handed out as long as none is withheld.
+    pub(super) fn capacity(&self) -> u32 {
+        self.blocks.len() as u32 - 1
+    }
+
     /// Blocks that can be handed out at all.
     pub(super) fn usable(&self) -> u32 {
-        self.blocks.len() as u32 - 1
+        self.capacity() - self.withheld.len() as u32
+    }
+
+    /// Takes free blocks out of circulation until `count` are; returns how many are missing.
+    pub(super) fn withhold(&mut self, count: u32) -> u32 {
+        let missing = count.saturating_sub(self.withheld.len() as u32);
+        let taken = missing.min(self.free);
+        let mut withheld = std::mem::take(&mut self.withheld);
+        self.take(taken, &mut withheld);
+        self.withheld = withheld;
+        missing - taken
+    }
+
+    /// Lets blocks back into circulation until only `count` are withheld.
+    pub(super) fn give_back(&mut self, count: u32) {
+        if self.withheld.len() > count as usize {
+            let mut back = self.withheld.split_off(count as usize);
+            self.release(&mut back);
+        }
     }
 
     /// Blocks without a user, cached or not.
@@ -247,7 +273,7 @@ impl KvCache {
     /// If a block is lost, held twice, or free and held.
     pub(super) fn check<'a>(&self, tables: impl Iterator<Item = &'a [BlockId]>) {
         let mut users = vec![0u32; self.blocks.len()];
-        for block in tables.flatten() {
+        for block in tables.flatten().copied().chain(self.withheld.iter().copied()) {
             users[block.at()] += 1;
         }
         let mut free = vec![false; self.blocks.len()];

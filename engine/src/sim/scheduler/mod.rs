@@ -27,7 +27,7 @@ pub use self::spec::{FreedBlocks, Policy, SchedulerSpec, Scheduling, VLLM_VERSIO
 use self::core::{Admission, Batch, Core};
 use self::cost::{StepCost, StepTime};
 use self::record::{Details, StepSummary};
-use crate::sim::{Event, Job, Refusal, Verdict, What};
+use crate::sim::{Disturbance, Event, Job, NORMAL, Refusal, Verdict, What, stretched};
 use crate::units::{JobId, SimTime, Tokens};
 
 /// `engine: scheduler`.
@@ -51,6 +51,12 @@ pub struct Scheduler {
     updated: Gauges,
     /// What steps did, if anybody wants to know.
     log: Option<StepLog>,
+    /// Thousandths of its time that each step takes.
+    pace: u32,
+    /// No step begins or goes on before this instant.
+    paused_until: SimTime,
+    /// No request is taken before this instant.
+    down_until: SimTime,
 }
 
 /// What the simulated GPU does.
@@ -62,7 +68,7 @@ enum Gpu {
     /// Nothing yet: a step is planned at this instant.
     Wakes(SimTime),
     /// It executes a step.
-    Executes { plan: Planned, started: SimTime, time: StepTime },
+    Executes { plan: Planned, started: SimTime, time: StepTime, ends: SimTime },
 }
 
 /// A step that is decided, and what a record of it needs.
@@ -94,6 +100,9 @@ impl Scheduler {
             steps: 0,
             updated: Gauges::default(),
             log: None,
+            pace: NORMAL,
+            paused_until: SimTime::ZERO,
+            down_until: SimTime::ZERO,
         }
     }
 
@@ -102,6 +111,9 @@ impl Scheduler {
         self.run_before(now);
         // Something has to be computed before a token can be sampled.
         job.prompt = job.prompt.max(Tokens::new(1));
+        if now < self.down_until {
+            return Verdict::Refused(Refusal::Down);
+        }
         if self.max_num_queued_reqs.is_some_and(|most| self.core.waiting() >= most as usize) {
             return Verdict::Refused(Refusal::QueueFull);
         }
@@ -109,9 +121,7 @@ impl Scheduler {
             return Verdict::Refused(refusal);
         }
         self.core.add(job);
-        if let Gpu::Idle = self.gpu {
-            self.gpu = Gpu::Wakes(now);
-        }
+        self.wake(now);
         Verdict::Queued
     }
 
@@ -119,6 +129,54 @@ impl Scheduler {
     pub fn cancel(&mut self, now: SimTime, id: JobId) {
         self.run_before(now);
         self.core.abort(id);
+        // It may have stood before others in a cache that is too small for it at present.
+        if self.core.is_shrunk() && self.core.held() > 0 {
+            self.wake(now);
+        }
+    }
+
+    /// See [`Engine::disturb`](crate::sim::Engine::disturb).
+    pub fn disturb(&mut self, now: SimTime, what: Disturbance) {
+        self.run_before(now);
+        match what {
+            // The step in execution was on its way.
+            Disturbance::Slow { thousandths } => self.pace = thousandths.max(1),
+            Disturbance::Pause { span } => {
+                let until = (now + span).max(self.paused_until);
+                let longer = until - now.max(self.paused_until);
+                self.paused_until = until;
+                match &mut self.gpu {
+                    Gpu::Idle => {}
+                    Gpu::Wakes(at) => *at = (*at).max(until),
+                    Gpu::Executes { ends, .. } => *ends += longer,
+                }
+            }
+            Disturbance::Shrink { thousandths } => {
+                self.core.shrink_to(thousandths);
+                if self.core.held() > 0 {
+                    self.wake(now);
+                } else if let Gpu::Idle = self.gpu {
+                    self.core.withhold_free();
+                }
+            }
+            Disturbance::Preempt { requests } => self.core.preempt_next(requests),
+            Disturbance::Crash { down } => {
+                self.down_until = self.down_until.max(now + down);
+                if let Gpu::Executes { plan, .. } = std::mem::replace(&mut self.gpu, Gpu::Idle) {
+                    self.spare.push(plan);
+                }
+                self.spare.extend(self.next.take());
+                let lost = |job| Event { at: now, job, what: What::Lost };
+                self.events.extend(self.core.lose_all().into_iter().map(lost));
+            }
+        }
+    }
+
+    /// Has a step planned as soon as may be, if the GPU does nothing.
+    fn wake(&mut self, now: SimTime) {
+        if let Gpu::Idle = self.gpu {
+            self.gpu = Gpu::Wakes(now.max(self.paused_until));
+        }
     }
 
     /// See [`Engine::deadline`](crate::sim::Engine::deadline).
@@ -202,13 +260,14 @@ impl Scheduler {
         match &self.gpu {
             Gpu::Idle => None,
             Gpu::Wakes(at) => Some(*at),
-            Gpu::Executes { started, time, .. } => Some(*started + time.total),
+            Gpu::Executes { ends, .. } => Some(*ends),
         }
     }
 
     /// What is due at `at`: the end of a step and the start of the next.
     fn run(&mut self, at: SimTime, events: &mut Vec<Event>) {
-        if let Gpu::Executes { plan, started, time } = std::mem::replace(&mut self.gpu, Gpu::Idle) {
+        let gpu = std::mem::replace(&mut self.gpu, Gpu::Idle);
+        if let Gpu::Executes { plan, started, time, .. } = gpu {
             self.core.update(&plan.batch, |output| {
                 let what = What::Token { index: output.index, finish: output.finish };
                 events.push(Event { at, job: output.job, what });
@@ -216,7 +275,7 @@ impl Scheduler {
             self.steps += 1;
             self.updated = self.gauges();
             if let Some(log) = &mut self.log {
-                log.push(plan.summary(started, time), &plan.details);
+                log.push(plan.summary(started, at, time), &plan.details);
             }
             self.spare.push(plan);
         }
@@ -229,7 +288,8 @@ impl Scheduler {
         };
         let Some(plan) = plan else { return };
         let time = self.cost.time(&plan.batch.shape);
-        self.gpu = Gpu::Executes { plan, started: at, time };
+        let ends = at + stretched(time.total, self.pace);
+        self.gpu = Gpu::Executes { plan, started: at, time, ends };
         if self.scheduling == Scheduling::Asynchronous {
             self.next = Some(self.plan(at, events));
         }
@@ -243,9 +303,13 @@ impl Scheduler {
             if !plan.batch.is_empty() {
                 return Some(plan);
             }
-            // Whatever `accepts` let in can run once nothing else does.
-            assert!(!plan.batch.preempted.is_empty(), "the GPU idles while somebody waits");
+            let is_stuck = plan.batch.preempted.is_empty();
             self.spare.push(plan);
+            if is_stuck {
+                // Whatever `accepts` let in can run once nothing else does, in the whole cache.
+                assert!(self.core.is_shrunk(), "the GPU idles while somebody waits");
+                return None;
+            }
         }
         None
     }
@@ -283,12 +347,12 @@ impl Scheduler {
 }
 
 impl Planned {
-    fn summary(&self, started: SimTime, time: StepTime) -> StepSummary {
+    fn summary(&self, started: SimTime, ended: SimTime, time: StepTime) -> StepSummary {
         StepSummary {
             index: self.batch.step,
             planned: self.at,
             started,
-            ended: started + time.total,
+            ended,
             time,
             sequences: self.batch.sequences() as u32,
             decode_tokens: Tokens::new(self.batch.shape.decodes),

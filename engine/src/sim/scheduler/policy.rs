@@ -33,6 +33,9 @@ impl Core {
         batch.clear(self.step);
         let rules = self.rules();
         let mut budget = self.limits.max_num_batched_tokens;
+        if self.withheld > 0 || self.preempt_next > 0 {
+            self.give_way(batch);
+        }
         self.grant_running(rules, &mut budget, batch);
         batch.admission = if batch.preempted.is_empty() {
             let stop = self.admit_waiting(rules, &mut budget, batch);
@@ -64,6 +67,21 @@ impl Core {
         let hold_prefills =
             throttle && self.running.iter().any(|&slot| !self.jobs.hot(slot).partial);
         StepRules { cap, hold_prefills }
+    }
+
+    /// Preempts those that a disturbance wants out, and as many as hold blocks that it wants.
+    fn give_way(&mut self, batch: &mut Batch) {
+        let mut wanted_out = std::mem::take(&mut self.preempt_next);
+        while self.cache.withhold(self.withheld) > 0 || wanted_out > 0 {
+            if self.running.is_empty() {
+                break;
+            }
+            let at = self.victim();
+            let victim = self.running.remove(at);
+            self.preempt(victim);
+            batch.preempted.push(self.jobs.hot(victim).id);
+            wanted_out = wanted_out.saturating_sub(1);
+        }
     }
 
     /// Gives running requests their missing tokens, in order of admission.

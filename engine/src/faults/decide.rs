@@ -1,0 +1,339 @@
+//! Whom a rule hits.
+//!
+//! Pure: the caller says what was asked, when, and how loaded it is, and keeps the [`Tallies`]. The
+//! invariant: by `p`, and by `first` unless it counts the rule's arrivals, a request is decided
+//! from the seed, the rule and the request alone, counting only how often that same request came.
+
+use super::fault::{Fault, Per, Rule, Stage, Unready, When};
+use crate::seed::{LookupMap, Seed};
+use crate::units::{SimSpan, SimTime};
+
+/// What a decision looks at of a request.
+pub struct Asked<'a> {
+    /// The path of the URL, without the query.
+    pub path: &'a str,
+    /// Whether the path is one that generates; rules without a `path` hit only these.
+    pub generates: bool,
+    /// The model that is asked for.
+    pub model: Option<&'a str>,
+    /// The API key.
+    pub key: Option<&'a str>,
+    /// The last user message.
+    pub text: Option<&'a str>,
+    /// The value of a header, by its name in lower case.
+    pub header: &'a dyn Fn(&str) -> Option<&'a str>,
+    /// Says which requests are the same: [`content_of`].
+    pub content: u64,
+    /// Whether a stream is asked for.
+    pub is_stream: bool,
+    /// Generations under way.
+    pub load: u64,
+    /// The time since the plan began.
+    pub at: SimTime,
+}
+
+/// What befalls a request.
+#[derive(Debug, Default, PartialEq)]
+pub struct Decision<'a> {
+    /// Before the answer.
+    pub before: Option<&'a Rule>,
+    /// In the stream, if it comes to that.
+    pub stream: Option<&'a Rule>,
+    /// The rate limits that it counts for.
+    pub limits: Vec<&'a Rule>,
+}
+
+impl Decision<'_> {
+    /// Nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.before.is_none() && self.stream.is_none() && self.limits.is_empty()
+    }
+}
+
+/// How often what came.
+#[derive(Debug, Default)]
+pub struct Tallies {
+    /// By rule and request.
+    requests: LookupMap<(u64, u64), u32>,
+    /// By rule.
+    arrivals: LookupMap<u64, u64>,
+}
+
+/// Different requests that are told apart: 24 MB at most. Beyond that a request that was not seen
+/// before counts as new each time.
+const MOST_REQUESTS: usize = 1 << 20;
+/// Rules that are counted for. Requests can bring their own.
+const MOST_RULES: usize = 1 << 16;
+
+impl Tallies {
+    /// Which time it is, from 1.
+    fn request(&mut self, rule: u64, content: u64) -> u32 {
+        let is_full = self.requests.len() >= MOST_REQUESTS;
+        match self.requests.get_mut(&(rule, content)) {
+            Some(count) => {
+                *count = count.saturating_add(1);
+                *count
+            }
+            None if is_full => 1,
+            None => {
+                self.requests.insert((rule, content), 1);
+                1
+            }
+        }
+    }
+
+    fn arrival(&mut self, rule: u64) -> u64 {
+        let is_full = self.arrivals.len() >= MOST_RULES;
+        match self.arrivals.get_mut(&rule) {
+            Some(count) => {
+                *count += 1;
+                *count
+            }
+            None if is_full => 1,
+            None => {
+                self.arrivals.insert(rule, 1);
+                1
+            }
+        }
+    }
+}
+
+/// Which of `rules` hit a request: of those at one stage the first, and every rate limit.
+pub fn decide<'a>(
+    rules: impl IntoIterator<Item = &'a Rule>,
+    seed: u64,
+    tallies: &mut Tallies,
+    asked: &Asked<'_>,
+) -> Decision<'a> {
+    let mut decision = Decision::default();
+    for rule in rules {
+        let is_limit = matches!(rule.fault, Fault::RateLimit { .. });
+        let is_open = match rule.fault.stage() {
+            Stage::Before => is_limit || decision.before.is_none(),
+            Stage::Stream => asked.is_stream && decision.stream.is_none(),
+            Stage::Engine => false,
+        };
+        if !is_open || !hits(rule, seed, tallies, asked) {
+            continue;
+        }
+        match rule.fault.stage() {
+            _ if is_limit => decision.limits.push(rule),
+            Stage::Before => decision.before = Some(rule),
+            _ => decision.stream = Some(rule),
+        }
+    }
+    decision
+}
+
+/// Why the server is not ready at this time, if a rule says so of all models.
+pub fn is_ready<'a>(rules: impl IntoIterator<Item = &'a Rule>, at: SimTime) -> Result<(), Unready> {
+    let unready = rules.into_iter().find_map(|rule| match rule.fault {
+        Fault::Unready(why) if rule.when.model.is_none() && in_window(&rule.when, at) => Some(why),
+        _ => None,
+    });
+    unready.map_or(Ok(()), Err)
+}
+
+fn hits(rule: &Rule, seed: u64, tallies: &mut Tallies, asked: &Asked<'_>) -> bool {
+    let when = &rule.when;
+    if !matches(when, asked) {
+        return false;
+    }
+    let counts_requests = when.probability.is_some()
+        || when.first.is_some() && when.per != Some(Per::Rule)
+        || when.every.is_some() && when.per == Some(Per::Request);
+    let counts_arrivals = when.every.is_some() && when.per != Some(Per::Request)
+        || when.first.is_some() && when.per == Some(Per::Rule);
+    let again = if counts_requests { tallies.request(rule.id, asked.content) } else { 1 };
+    let arrival = if counts_arrivals { tallies.arrival(rule.id) } else { 1 };
+    let count = |usual: Per| match when.per.unwrap_or(usual) {
+        Per::Request => u64::from(again),
+        Per::Rule => arrival,
+    };
+    let is_first = when.first.is_none_or(|first| count(Per::Request) <= u64::from(first));
+    let is_nth = when.every.is_none_or(|every| count(Per::Rule).is_multiple_of(u64::from(every)));
+    let is_drawn = when.probability.is_none_or(|probability| {
+        let drawn = Seed::new(seed)
+            .with(&rule.id.to_le_bytes())
+            .with(&asked.content.to_le_bytes())
+            .with(&again.to_le_bytes());
+        drawn.below(1_000_000) < u64::from(probability)
+    });
+    is_first && is_nth && is_drawn
+}
+
+/// Whether all holds that is not counted.
+fn matches(when: &When, asked: &Asked<'_>) -> bool {
+    let is_there = |pattern: &Option<String>, value: Option<&str>| match pattern {
+        None => true,
+        Some(pattern) => value.is_some_and(|value| fits(pattern, value)),
+    };
+    let has_path = match &when.path {
+        None => asked.generates,
+        Some(path) => fits(path, asked.path),
+    };
+    has_path
+        && in_window(when, asked.at)
+        && when.load.is_none_or(|load| asked.load > u64::from(load))
+        && is_there(&when.model, asked.model)
+        && when.key.as_deref().is_none_or(|key| asked.key == Some(key))
+        && when.headers.iter().all(|(name, value)| {
+            (asked.header)(name).is_some_and(|sent| value.is_empty() || fits(value, sent))
+        })
+        && when.contains.as_deref().is_none_or(|wanted| {
+            asked.text.is_some_and(|text| text.to_lowercase().contains(wanted))
+        })
+}
+
+fn in_window(when: &When, at: SimTime) -> bool {
+    let since = at.as_ns().checked_sub(when.at.as_ns());
+    since.is_some_and(|since| when.lasts.is_none_or(|lasts| since < lasts.as_ns()))
+}
+
+/// A `*` at the end of a pattern stands for any rest.
+pub(super) fn fits(pattern: &str, value: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => value.starts_with(start),
+        None => value == pattern,
+    }
+}
+
+/// Says which requests are the same: those with the same body, to the same path. Of a body of more
+/// than 128 KiB both ends and the length count.
+pub fn content_of(path: &str, body: &[u8]) -> u64 {
+    const END: usize = 64 * 1024;
+    let seed = Seed::new(0).with(path.as_bytes());
+    if body.len() <= 2 * END {
+        return seed.with(body).value();
+    }
+    let (head, tail) = (&body[..END], &body[body.len() - END..]);
+    seed.with(&body.len().to_le_bytes()).with(head).with(tail).value()
+}
+
+impl Rule {
+    /// How long it holds from the beginning of the plan, if it ends.
+    pub fn ends(&self) -> Option<SimSpan> {
+        self.when.lasts.map(|lasts| self.when.at + lasts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    fn asked<'a>(content: u64, header: &'a dyn Fn(&str) -> Option<&'a str>) -> Asked<'a> {
+        Asked {
+            path: "/v1/chat/completions",
+            generates: true,
+            model: Some("m-large"),
+            key: Some("sk-1"),
+            text: Some("Tell me about Hamlet"),
+            header,
+            content,
+            is_stream: true,
+            load: 10,
+            at: SimTime::ZERO + SimSpan::from_ms(5_000),
+        }
+    }
+
+    fn nothing(_: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// How often each rule of `text` hits, of so many requests with contents from `contents`.
+    fn hit(text: &str, contents: impl Iterator<Item = u64>) -> Vec<u64> {
+        let rules = parse(text).unwrap();
+        let mut tallies = Tallies::default();
+        contents
+            .filter(|&content| {
+                !decide(&rules, 7, &mut tallies, &asked(content, &nothing)).is_empty()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn conditions_must_all_hold() {
+        let tenant = |name: &str| (name == "x-tenant").then_some("acme");
+        for (text, hits) in [
+            ("close", true),
+            ("close model=m-large", true),
+            ("close model=m-*", true),
+            ("close model=m", false),
+            ("close key=sk-1", true),
+            ("close key=sk-2", false),
+            ("close contains=HAMLET", true),
+            ("close contains=macbeth", false),
+            ("close header.x-tenant=acme", true),
+            ("close header.x-tenant", true),
+            ("close header.x-tenant=other", false),
+            ("close load=9", true),
+            ("close load=10", false),
+            ("close at=5s", true),
+            ("close at=6s", false),
+            ("close at=2s for=3s", false),
+            ("close at=2s for=3001ms", true),
+            ("close path=/v1/*", true),
+            ("close path=/v1/models", false),
+            ("close model=m-large key=sk-2", false),
+            ("p=0 close", false),
+            ("p=100% close", true),
+        ] {
+            let rules = parse(text).unwrap();
+            let decision = decide(&rules, 0, &mut Tallies::default(), &asked(1, &tenant));
+            assert_eq!(decision.before.is_some(), hits, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_a_path_only_routes_that_generate_are_hit() {
+        let rules = parse("close").unwrap();
+        let asked = Asked { path: "/health", generates: false, ..asked(1, &nothing) };
+        assert!(decide(&rules, 0, &mut Tallies::default(), &asked).is_empty());
+    }
+
+    #[test]
+    fn the_first_k_are_those_of_each_request() {
+        // Two clients with requests 1 and 2, however their attempts interleave.
+        assert_eq!(hit("close first=2", [1, 2, 2, 2, 1, 1].into_iter()), [1, 2, 2, 1]);
+        assert_eq!(hit("close first=2 per=rule", [1, 2, 2, 2, 1, 1].into_iter()), [1, 2]);
+    }
+
+    #[test]
+    fn every_nth_counts_arrivals() {
+        assert_eq!(hit("close every=3", 1..=10), [3, 6, 9]);
+        assert_eq!(hit("close every=2 per=request", [1, 2, 1, 1, 2, 1].into_iter()), [1, 2, 1]);
+    }
+
+    #[test]
+    fn a_draw_depends_on_the_request_and_on_nothing_that_came_between() {
+        // The same 500 requests, each of them twice, in two orders.
+        let mut forth = hit("close p=0.2", (0..500).chain(0..500));
+        let mut back = hit("close p=0.2", (0..500).rev().flat_map(|content| [content; 2]));
+        forth.sort_unstable();
+        back.sort_unstable();
+        assert_eq!(forth, back);
+        // Of 1,000 draws at 0.2: 200 ± 4 standard deviations of 12.6.
+        assert!((150..=250).contains(&forth.len()), "{}", forth.len());
+    }
+
+    #[test]
+    fn at_each_stage_the_first_rule_counts() {
+        let rules = parse("stall=1s; status=500 p=0; status=503; status=502; stop=1").unwrap();
+        let decision = decide(&rules, 0, &mut Tallies::default(), &asked(1, &nothing));
+        assert_eq!(decision.before.map(|rule| rule.text.as_str()), Some("status=503"));
+        assert_eq!(decision.stream.map(|rule| rule.text.as_str()), Some("stall=1s"));
+        let asked = Asked { is_stream: false, ..asked(1, &nothing) };
+        assert_eq!(decide(&rules, 0, &mut Tallies::default(), &asked).stream, None);
+    }
+
+    #[test]
+    fn a_server_is_not_ready_while_it_starts_or_drains() {
+        let rules = parse("starting for=10s; draining at=60s for=5s; starting model=m").unwrap();
+        let at = |seconds: u64| is_ready(&rules, SimTime::ZERO + SimSpan::from_ms(seconds * 1_000));
+        assert_eq!(at(0), Err(Unready::Starting));
+        assert_eq!(at(10), Ok(()));
+        assert_eq!(at(64), Err(Unready::Draining));
+        assert_eq!(at(65), Ok(()));
+    }
+}
