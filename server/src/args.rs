@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use llmsim_engine::config::Config;
 
 use crate::commands;
+use crate::tls::Identity;
 
 /// What the program is to do.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub struct Settings {
     pub summary: SummarySizes,
     /// What `/metrics` shows, and when the server says that it is late.
     pub metrics: MetricsSettings,
+    /// `--tls-cert` and `--tls-key`: with them, HTTPS is spoken and nothing else.
+    pub tls: Option<Identity>,
     /// `--api-key`: what clients must show under `/v1`; nothing if there are none.
     pub api_keys: ApiKeys,
 }
@@ -297,6 +300,14 @@ struct LowArgs {
     #[arg(long = "api-key", value_name = "KEY", help_heading = "Network")]
     api_keys: Vec<String>,
 
+    /// Speak HTTPS, with this certificate and those that lead to its root, in PEM [LLM_SIM_TLS_CERT]
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    tls_cert: Option<PathBuf>,
+
+    /// The certificate's private key, in PEM [LLM_SIM_TLS_KEY]
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    tls_key: Option<PathBuf>,
+
     /// Open connections, above which new ones are refused [default: 16384] [LLM_SIM_MAX_CONNECTIONS]
     #[arg(long, value_name = "N", help_heading = "Network")]
     max_connections: Option<Count>,
@@ -530,6 +541,7 @@ impl Settings {
                 .map_or(usual.fidelity_window, |time| time.0),
         };
         let api_keys = from.api_keys(low.api_keys)?;
+        let tls = from.tls(low.tls_cert, low.tls_key)?;
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
         let port_per_replica =
@@ -547,6 +559,7 @@ impl Settings {
             logs,
             summary,
             metrics,
+            tls,
             api_keys,
         })
     }
@@ -595,6 +608,24 @@ impl Flags<'_> {
             _ => typed,
         };
         Ok(ApiKeys::new(keys))
+    }
+
+    fn tls(
+        &self,
+        cert: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> Result<Option<Identity>, Mistake> {
+        let cert = self.or_variable(cert, "LLM_SIM_TLS_CERT")?;
+        let key = self.or_variable(key, "LLM_SIM_TLS_KEY")?;
+        let missing = |given: &str, other: &str| {
+            Mistake(format!("{given} is given without {other}: HTTPS needs both"))
+        };
+        match (cert, key) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Identity::load(&cert, &key).map(Some).map_err(Mistake),
+            (Some(_), None) => Err(missing("--tls-cert", "--tls-key")),
+            (None, Some(_)) => Err(missing("--tls-key", "--tls-cert")),
+        }
     }
 
     fn files(&self, typed: LowFiles) -> Result<Files, Mistake> {
@@ -820,6 +851,21 @@ mod tests {
         assert_eq!(format!("{keys:?}"), "ApiKeys(2 of them)");
         assert!(settings("", &[("LLM_SIM_API_KEY", "")]).api_keys.is_empty());
         assert!(command("--api-key=", &[]).unwrap_err().contains("--api-key is empty"));
+    }
+
+    #[test]
+    fn a_certificate_and_its_key_are_wanted_together() {
+        assert!(settings("", &[("LLM_SIM_TLS_CERT", ""), ("LLM_SIM_TLS_KEY", "")]).tls.is_none());
+        for (line, variable, words) in [
+            ("--tls-cert a.pem", "", "--tls-cert is given without --tls-key"),
+            ("--tls-key a.pem", "", "--tls-key is given without --tls-cert"),
+            ("", "a.pem", "--tls-key is given without --tls-cert"),
+            ("--tls-cert no/a.pem", "no/b.pem", "--tls-cert: cannot read no/a.pem"),
+            ("--check --tls-cert no/a.pem", "no/b.pem", "--tls-cert: cannot read no/a.pem"),
+        ] {
+            let mistake = command(line, &[("LLM_SIM_TLS_KEY", variable)]).unwrap_err();
+            assert!(mistake.contains(words), "{line} {variable}: {mistake}");
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::ring::{Inbox, reports};
 use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
 use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
+use crate::tls::Tls;
 use crate::topology::{self, Machine, Topology, Wishes};
 
 /// A running server.
@@ -208,7 +209,8 @@ impl Server {
 
         // Helpers end when the last I/O thread drops its way to them.
         let (helper, helper_thread) = helper::queue(connections);
-        for number in 0..(machine.parallelism / 4).clamp(1, 4) {
+        let helpers = (machine.parallelism / 4).clamp(1, 4);
+        for number in 0..helpers {
             let helper_thread = helper_thread.clone();
             drop(spawn(format!("helper-{number}"), move || helper_thread.run()));
         }
@@ -216,6 +218,17 @@ impl Server {
         // Its own, so that a scrape never waits behind the parsing of long prompts.
         let (metrics_helper, helper_thread) = helper::queue(connections);
         drop(spawn("helper-metrics".to_owned(), move || helper_thread.run()));
+
+        // And so have handshakes: a burst of them does not wait behind prompts, nor they behind it.
+        let tls = settings.tls.map(|identity| {
+            let (helper, helper_thread) = helper::queue(connections);
+            for number in 0..helpers {
+                let helper_thread = helper_thread.clone();
+                drop(spawn(format!("helper-tls-{number}"), move || helper_thread.run()));
+            }
+            Tls { identity, helper }
+        });
+        let scheme = if tls.is_some() { "https" } else { "http" };
 
         let (ended, io_ended) = channel::bounded(topology.io.len());
         let (driver_built, drivers) = channel::bounded(topology.io.len());
@@ -231,6 +244,7 @@ impl Server {
                 inboxes: inboxes.clone(),
                 helper: helper.clone(),
                 metrics_helper: metrics_helper.clone(),
+                tls: tls.clone(),
                 control: Arc::clone(&control),
                 shard,
                 here: observed.here[number]
@@ -308,10 +322,10 @@ impl Server {
             }
             let address = gate.address();
             boot_log.push(match places.get(usize::from(number).wrapping_sub(1)) {
-                None => format!("listening on http://{address}"),
+                None => format!("listening on {scheme}://{address}"),
                 Some(Gpu { model, replica, .. }) => {
                     let name = &served.models[*model].name;
-                    format!("listening on http://{address} for {name}, replica {replica} alone")
+                    format!("listening on {scheme}://{address} for {name}, replica {replica} alone")
                 }
             });
         }

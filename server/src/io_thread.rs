@@ -40,6 +40,7 @@ use crate::ring::{Doorbell, Inbox, Order, Report};
 use crate::served::{Home, Served};
 use crate::stream::{Delivery, Ended, Generations};
 use crate::sys;
+use crate::tls::Tls;
 
 /// A socket on its way from the acceptor to its thread.
 #[derive(Debug)]
@@ -79,6 +80,7 @@ pub(crate) struct IoThread {
     pub(crate) helper: Helper,
     /// For the rendering of metrics.
     pub(crate) metrics_helper: Helper,
+    pub(crate) tls: Option<Tls>,
     pub(crate) control: Arc<Control>,
     pub(crate) shard: Arc<IoShard>,
     /// Engines that need no timeline, in the order of their seats here, and what they do.
@@ -109,6 +111,8 @@ pub(crate) struct Hall {
     pub(crate) helper: Helper,
     /// For the rendering of metrics.
     pub(crate) metrics_helper: Helper,
+    /// With a certificate: all connections speak TLS.
+    pub(crate) tls: Option<Tls>,
     pub(crate) observatory: Arc<Observatory>,
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
     /// One ring per GPU thread.
@@ -126,7 +130,7 @@ pub(crate) struct Hall {
     ids: RefCell<Ids>,
     date: RefCell<(u64, Rc<str>)>,
     control: Arc<Control>,
-    shard: Arc<IoShard>,
+    pub(crate) shard: Arc<IoShard>,
     told_phase: Cell<Phase>,
     dispatcher: RefCell<Option<Waker>>,
     pass: RefCell<Pass>,
@@ -209,6 +213,7 @@ impl IoThread {
             generations: RefCell::new(Generations::new(number, clock, Arc::clone(&self.shard))),
             helper: self.helper,
             metrics_helper: self.metrics_helper,
+            tls: self.tls,
             observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
             rings: RefCell::new(self.rings),

@@ -23,6 +23,7 @@ mod served;
 pub mod step_writer;
 mod stream;
 mod sys;
+pub mod tls;
 mod topology;
 
 use std::process::ExitCode;

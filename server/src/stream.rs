@@ -23,7 +23,6 @@ use crate::metrics::record::{IoShard, Outcome};
 use crate::metrics::timing::Timing;
 use crate::ring::Report;
 use crate::served::Replica;
-use crate::sys;
 
 /// One request being answered.
 #[derive(Debug)]
@@ -432,7 +431,7 @@ impl Generation {
             };
             self.render(due, scratch);
             let bytes = &scratch.bytes[self.bytes_of_next..];
-            match sys::send(&self.conn.stream, bytes) {
+            match self.conn.send(bytes) {
                 Ok(sent) => {
                     let now = clock.now();
                     taken += sent;

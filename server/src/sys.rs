@@ -47,6 +47,25 @@ pub(crate) fn close_write(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(&descriptor(stream)).shutdown(Shutdown::Write)
 }
 
+/// Reads and writes a socket without waiting, for whoever asks for that in the library's words.
+pub(crate) struct Now<'a>(pub(crate) &'a TcpStream);
+
+impl io::Read for Now<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        receive(self.0, into)
+    }
+}
+
+impl io::Write for Now<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send(self.0, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn descriptor(stream: &TcpStream) -> BorrowedFd<'_> {
     let raw = stream.as_raw_fd();
     #[expect(unsafe_code, reason = "monoio's stream has AsRawFd but not AsFd")]

@@ -6,7 +6,7 @@
 //! connection's task and the generation table writes to the socket. The task hands the socket over
 //! when it opens a generation, and has it back when it has closed it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -29,11 +29,14 @@ use crate::io_thread::Io;
 use crate::metrics::record::Outcome;
 use crate::stream::{Delivery, Ended, State, WRITE_SIZE};
 use crate::sys;
+use crate::tls::{Handshake, Session, Tls};
 
 /// What the rest of its thread knows of a connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) stream: TcpStream,
+    /// With TLS, once its handshake is done: what stands between the socket and everyone else.
+    tls: OnceCell<Box<RefCell<Session>>>,
     waker: RefCell<Option<Waker>>,
     signals: Cell<u8>,
     /// When the present wait is over, in nanoseconds of the server's clock.
@@ -57,9 +60,53 @@ impl Conn {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
+            tls: OnceCell::new(),
             waker: RefCell::new(None),
             signals: Cell::new(0),
             expires: Cell::new(u64::MAX),
+        }
+    }
+
+    /// Sends what the socket takes now; never waits. After anything less than all, the next call must
+    /// begin with the bytes that were not counted: with TLS some of them may be under way.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it takes nothing; else the connection is broken.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.tls.get() {
+            None => sys::send(&self.stream, bytes),
+            Some(session) => session.borrow_mut().send(&mut sys::Now(&self.stream), bytes),
+        }
+    }
+
+    /// Appends what has arrived to `into`; never waits. Zero is the end.
+    fn receive(&self, scratch: &mut [u8], into: &mut BytesMut) -> io::Result<usize> {
+        match self.tls.get() {
+            None => {
+                let count = sys::receive(&self.stream, scratch)?;
+                into.extend_from_slice(&scratch[..count]);
+                Ok(count)
+            }
+            Some(session) => {
+                let mut wire = sys::Now(&self.stream);
+                session.borrow_mut().receive(&mut wire, into, scratch.len())
+            }
+        }
+    }
+
+    /// Whether the client has ended its side in a way that the socket does not show.
+    fn has_ended(&self) -> bool {
+        self.tls.get().is_some_and(|session| session.borrow().has_ended())
+    }
+
+    /// With TLS: says that nothing more will come.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket does not take it yet: call again. Else the connection is broken.
+    fn take_leave(&self) -> io::Result<()> {
+        match self.tls.get() {
+            None => Ok(()),
+            Some(session) => session.borrow_mut().close(&mut sys::Now(&self.stream)),
         }
     }
 
@@ -138,11 +185,18 @@ pub(crate) async fn serve(io: Rc<Io>, conn: Rc<Conn>) {
     let mut link = Link { io, conn, buffer: BytesMut::new(), readable: None, writable: None };
     if let Err(Close::Done) = link.run().await {
         link.linger().await;
+    } else {
+        // If the socket takes it: whoever reads no more, or is gone, does not wait for it.
+        let _ = link.conn.take_leave();
     }
 }
 
-/// Tells a client that there are too many connections, and closes.
+/// Tells a client that there are too many connections, and closes. With TLS it only closes: to say
+/// anything would take a handshake, which is what there are too many of.
 pub(crate) async fn turn_away(io: Rc<Io>, conn: Rc<Conn>, limit: usize) {
+    if io.tls.is_some() {
+        return;
+    }
     let mut link = Link { io, conn, buffer: BytesMut::new(), readable: None, writable: None };
     link.expire_in(LINGER);
     // Most clients have sent their request by now; reading it keeps the answer from being lost to
@@ -159,6 +213,9 @@ pub(crate) async fn turn_away(io: Rc<Io>, conn: Rc<Conn>, limit: usize) {
 impl Link {
     /// Request after request. It has no `Ok`, since a connection ends only by a reason to close.
     async fn run(&mut self) -> Result<std::convert::Infallible, Close> {
+        if let Some(tls) = self.io.tls.clone() {
+            self.secure(&tls).await?;
+        }
         loop {
             let head = self.read_head().await?;
             self.exchange(head).await?;
@@ -166,6 +223,91 @@ impl Link {
                 // It has sent the next request already. Everybody else comes first.
                 self.io.give_way().await;
                 self.io.tend();
+            }
+        }
+    }
+
+    /// Makes the connection a TLS one.
+    async fn secure(&mut self, tls: &Tls) -> Result<(), Close> {
+        let (handshake, session) = match self.shake_hands(tls).await {
+            Ok(session) => (Handshake::Done, Some(session)),
+            Err(why) => (why, None),
+        };
+        self.io.shard.handshakes[handshake as usize].add(1);
+        match session {
+            Some(mut session) => {
+                // A request may have come with the end of the handshake.
+                session.plaintext(&mut self.buffer);
+                let _ = self.conn.tls.set(Box::new(RefCell::new(session)));
+                Ok(())
+            }
+            None if handshake == Handshake::PlainHttp => {
+                let error = ApiError::malformed_http(
+                    "plain HTTP on a port that speaks HTTPS. Begin the URL with https://.",
+                );
+                self.refuse_and_close(&error).await
+            }
+            None => Err(Close::Gone),
+        }
+    }
+
+    /// A handshake within the time for a request's head.
+    async fn shake_hands(&mut self, tls: &Tls) -> Result<Session, Handshake> {
+        self.expire_in(self.io.served.limits.head);
+        let mut session = Session::new(&tls.identity).map_err(|_| Handshake::Failed)?;
+        loop {
+            self.handshake_turn(true, false).await?;
+            match session.take_in(&mut sys::Now(&self.conn.stream)) {
+                Ok(0) => return Err(Handshake::Closed),
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => continue,
+                    _ => return Err(Handshake::Closed),
+                },
+            }
+            if session.may_be_http() {
+                return Err(Handshake::PlainHttp);
+            }
+            let advanced;
+            (session, advanced) = helper::run(&tls.helper, move || {
+                let advanced = session.advance();
+                (session, advanced)
+            })
+            .await;
+            loop {
+                match session.flush(&mut sys::Now(&self.conn.stream)) {
+                    Ok(()) => break,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.handshake_turn(false, true).await?;
+                    }
+                    Err(_) => return Err(Handshake::Closed),
+                }
+            }
+            // After the flush: what went wrong is said to the client, too.
+            if advanced.is_err() {
+                return Err(Handshake::Failed);
+            }
+            if !session.is_handshaking() {
+                return Ok(session);
+            }
+        }
+    }
+
+    /// Waits for the socket for as long as a handshake may take.
+    async fn handshake_turn(&mut self, read: bool, write: bool) -> Result<(), Handshake> {
+        loop {
+            match self.turn(read, write).await {
+                Turn::Readable | Turn::Writable => return Ok(()),
+                Turn::Signalled => {
+                    self.conn.take(Signal::Generation);
+                    if self.conn.take(Signal::Expired) {
+                        return Err(Handshake::TimedOut);
+                    }
+                    // Nothing is under way here that a drain would wait for.
+                    if self.conn.take(Signal::Drain) || self.conn.is_set(Signal::Cut) {
+                        return Err(Handshake::Closed);
+                    }
+                }
             }
         }
     }
@@ -504,11 +646,8 @@ impl Link {
 
     fn receive(&mut self) -> Result<usize, Received> {
         let mut scratch = self.io.read_scratch.borrow_mut();
-        match sys::receive(&self.conn.stream, &mut scratch) {
-            Ok(count) => {
-                self.buffer.extend_from_slice(&scratch[..count]);
-                Ok(count)
-            }
+        match self.conn.receive(&mut scratch, &mut self.buffer) {
+            Ok(count) => Ok(count),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Err(Received::Nothing),
                 _ => Err(Received::Broken),
@@ -519,7 +658,7 @@ impl Link {
     async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Close> {
         self.conn.expires.set(u64::MAX);
         while !bytes.is_empty() {
-            match sys::send(&self.conn.stream, &bytes[..bytes.len().min(WRITE_SIZE)]) {
+            match self.conn.send(&bytes[..bytes.len().min(WRITE_SIZE)]) {
                 Ok(count) => {
                     bytes = &bytes[count..];
                     if !bytes.is_empty() {
@@ -530,20 +669,7 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.expire_in(self.io.served.limits.stall);
-                    loop {
-                        match self.turn(false, true).await {
-                            Turn::Writable => break,
-                            Turn::Readable => {}
-                            Turn::Signalled => {
-                                self.conn.take(Signal::Generation);
-                                self.conn.take(Signal::Drain);
-                                if self.conn.take(Signal::Expired) || self.conn.is_set(Signal::Cut)
-                                {
-                                    return Err(Close::Gone);
-                                }
-                            }
-                        }
-                    }
+                    self.until_writable().await?;
                 }
                 Err(_) => return Err(Close::Gone),
             }
@@ -551,13 +677,36 @@ impl Link {
         Ok(())
     }
 
+    /// Waits until the socket takes bytes again, for as long as was set before.
+    async fn until_writable(&mut self) -> Result<(), Close> {
+        loop {
+            match self.turn(false, true).await {
+                Turn::Writable => return Ok(()),
+                Turn::Readable => {}
+                Turn::Signalled => {
+                    self.conn.take(Signal::Generation);
+                    self.conn.take(Signal::Drain);
+                    if self.conn.take(Signal::Expired) || self.conn.is_set(Signal::Cut) {
+                        return Err(Close::Gone);
+                    }
+                }
+            }
+        }
+    }
+
     /// Closes our side and reads on for a moment: closing with unread bytes would reset the
     /// connection, and the client might lose the answer.
     async fn linger(&mut self) {
+        self.expire_in(LINGER);
+        while let Err(error) = self.conn.take_leave() {
+            // Behind an answer that fills the socket there may be no room for it yet.
+            if error.kind() != io::ErrorKind::WouldBlock || self.until_writable().await.is_err() {
+                return;
+            }
+        }
         if sys::close_write(&self.conn.stream).is_err() {
             return;
         }
-        self.expire_in(LINGER);
         let mut dropped = 0;
         while dropped < MOST_DRAINED as usize {
             self.buffer.clear();
@@ -587,6 +736,9 @@ impl Link {
         poll_fn(|cx| {
             if conn.signals.get() != 0 {
                 return Poll::Ready(Turn::Signalled);
+            }
+            if read && conn.has_ended() {
+                return Poll::Ready(Turn::Readable);
             }
             if read {
                 let ready = readable.get_or_insert_with(|| {

@@ -107,6 +107,7 @@ models:
             inboxes: vec![Arc::clone(&inbox)],
             helper: helper.clone(),
             metrics_helper: helper,
+            tls: None,
             control: Arc::new(Control::new(Vec::new())),
             shard,
             here: vec![(engine, figures)],

@@ -29,6 +29,7 @@ use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
 use crate::metrics::record::{GpuShard, IoShard};
 use crate::served::{Scope, Sleepers};
+use crate::tls::Handshake;
 
 /// Everything that is observed of a server.
 #[derive(Debug)]
@@ -464,6 +465,10 @@ impl Observatory {
         });
         let p99 = self.models_in(scope).map(|place| (&self.models[place], &state.lag_p99[place]));
         let sum = |of: fn(&IoShard) -> u64| self.io.iter().map(|shard| of(shard)).sum();
+        let handshakes = Handshake::ALL.iter().map(|&ended| {
+            let counts = self.io.iter().map(|shard| shard.handshakes[ended as usize].get());
+            (ended.as_str(), counts.sum())
+        });
         let view = View {
             models: models.collect(),
             gpus: gpus.collect(),
@@ -478,6 +483,7 @@ impl Observatory {
                 connections: sum(|shard| shard.connections.get()),
                 accepted: sum(|shard| shard.accepted.get()),
                 turned_away: sum(|shard| shard.turned_away.get()),
+                tls_handshakes: handshakes.collect(),
                 merged_tokens: self.gpu.iter().map(|shard| shard.merged_tokens.get()).sum(),
             },
             fidelity: FidelityView {

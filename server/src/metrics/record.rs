@@ -9,6 +9,8 @@ use llmsim_engine::observe::count::Count;
 use llmsim_engine::sim::Finish;
 use llmsim_engine::sim::scheduler::Gauges;
 
+use crate::tls::Handshake;
+
 /// What one I/O thread counts.
 #[derive(Debug)]
 pub(crate) struct IoShard {
@@ -18,6 +20,8 @@ pub(crate) struct IoShard {
     pub(crate) accepted: Count,
     /// Connections turned away at the limit.
     pub(crate) turned_away: Count,
+    /// TLS handshakes, by how they ended.
+    pub(crate) handshakes: [Count; Handshake::ALL.len()],
     /// Generations being served now, streamed or not.
     pub(crate) in_flight: Count,
     /// Generations that ended by themselves or at a limit.
@@ -82,6 +86,7 @@ impl IoShard {
             connections: Count::default(),
             accepted: Count::default(),
             turned_away: Count::default(),
+            handshakes: Default::default(),
             in_flight: Count::default(),
             finished: Count::default(),
             disconnected: Count::default(),

@@ -1,14 +1,14 @@
 //! The plainest HTTP client: it sends what it is told and reads by the rules, not by leniency.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use llmsimulator::boot::Server;
 
 /// A connection to a server.
-pub(crate) struct Client {
-    pub(crate) stream: BufReader<TcpStream>,
+pub(crate) struct Client<S = TcpStream> {
+    pub(crate) stream: BufReader<S>,
 }
 
 /// A response, read to its end.
@@ -25,10 +25,12 @@ impl Client {
     }
 
     pub(crate) fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        // A server that says nothing for that long has forgotten us.
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream.set_nodelay(true).unwrap();
+        Self::over(connect(address))
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    pub(crate) fn over(stream: S) -> Self {
         Self { stream: BufReader::new(stream) }
     }
 
@@ -103,6 +105,14 @@ impl Client {
         self.stream.read_line(&mut line).unwrap();
         line.strip_suffix("\r\n").unwrap_or_else(|| panic!("{line:?}")).to_owned()
     }
+}
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    // A server that says nothing for that long has forgotten us.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 impl Response {

@@ -93,6 +93,7 @@ pub(crate) fn settings() -> Settings {
             rate_window: Duration::from_secs(60),
         },
         metrics: MetricsSettings::default(),
+        tls: None,
         api_keys: ApiKeys::default(),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use llmsimulator::args::IoDriver;
 use llmsimulator::boot::Server;
 
-use crate::client::{Client, streaming, whole};
+use crate::client::{Client, post, streaming, whole};
 use crate::fixture::{self, DEFAULT_TEXT};
 
 fn open(server: &Server, count: usize, body: &str) -> Vec<Client> {
@@ -73,6 +73,28 @@ fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     drop(client);
     let totals = fixture::wait_until(&server, "the hang-up", |totals| totals.disconnected == 1);
     assert_eq!(totals.in_flight, 0);
+}
+
+#[test]
+fn a_client_that_closes_its_side_only_has_gone_but_gets_what_needs_no_time() {
+    for driver in [IoDriver::Auto, IoDriver::Epoll] {
+        let server = fixture::start_with(|settings| settings.threads.io_driver = driver);
+        let half_closed = |request: &str| {
+            let mut client = Client::new(&server);
+            client.send(request);
+            client.stream.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+            client
+        };
+        assert_eq!(half_closed("GET /health HTTP/1.1\r\nHost: h\r\n\r\n").response().status, 200);
+        let instant = post("/v1/chat/completions", &whole("instant", "x"));
+        assert!(half_closed(&instant).response().text().contains(DEFAULT_TEXT));
+        let paced = post("/v1/chat/completions", &streaming("org/paced", "[long]"));
+        let mut cut = half_closed(&paced);
+        fixture::wait_until(&server, "the hang-up", |totals| totals.disconnected == 1);
+        let mut rest = Vec::new();
+        let _ = cut.stream.read_to_end(&mut rest);
+        assert!(!rest.ends_with(b"0\r\n\r\n"), "a cancelled stream has no end");
+    }
 }
 
 #[test]

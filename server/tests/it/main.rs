@@ -18,3 +18,4 @@ mod probes;
 mod scheduling;
 mod step_files;
 mod streams;
+mod tls;
