@@ -1,12 +1,8 @@
 //! The body of an answer that is not a stream.
 
-use std::io::Write as _;
-
 use super::json::push_string;
+use super::push_decimal;
 use super::usage::{FinishReason, Usage};
-
-/// `object` of the body.
-const OBJECT: &str = "chat.completion";
 
 /// A whole answer of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +27,9 @@ impl Completion<'_> {
     pub fn write<'p>(&self, escaped: impl IntoIterator<Item = &'p [u8]>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"id\":");
         push_string(out, self.id);
-        write!(out, ",\"object\":\"{OBJECT}\",\"created\":{},\"model\":", self.created)
-            .expect("writing to memory cannot fail");
+        out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
+        push_decimal(out, self.created);
+        out.extend_from_slice(b",\"model\":");
         push_string(out, self.model);
         out.extend_from_slice(
             b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"",

@@ -9,6 +9,7 @@ pub mod chat;
 pub mod client;
 pub mod completion;
 pub mod completions;
+mod decimal;
 pub mod embeddings;
 pub mod error;
 pub mod generate;
@@ -24,3 +25,5 @@ pub mod sse;
 pub mod tokenize;
 pub mod tools;
 pub mod usage;
+
+pub use self::decimal::push_decimal;

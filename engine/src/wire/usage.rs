@@ -3,8 +3,7 @@
 //! The invariant: `cached_tokens` and `reasoning_tokens` are always integers, as on OpenAI; vLLM
 //! sends null for them unless told otherwise, and clients that add them up fail.
 
-use std::io::Write as _;
-
+use super::push_decimal;
 use crate::units::Tokens;
 
 /// The token counts of one answer.
@@ -24,15 +23,24 @@ impl Usage {
     /// Appends the object.
     pub fn write(&self, out: &mut Vec<u8>) {
         let total = u64::from(self.prompt.get()) + u64::from(self.completion.get());
-        write!(
-            out,
-            "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{total},\
-             \"prompt_tokens_details\":{{\"cached_tokens\":{},\"audio_tokens\":0}},\
-             \"completion_tokens_details\":{{\"reasoning_tokens\":{},\"audio_tokens\":0,\
-             \"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0}}}}",
-            self.prompt, self.completion, self.cached, self.reasoning
-        )
-        .expect("writing to memory cannot fail");
+        let count = |tokens: Tokens| u64::from(tokens.get());
+        for (before, number) in [
+            ("{\"prompt_tokens\":", count(self.prompt)),
+            (",\"completion_tokens\":", count(self.completion)),
+            (",\"total_tokens\":", total),
+            (",\"prompt_tokens_details\":{\"cached_tokens\":", count(self.cached)),
+            (
+                ",\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":",
+                count(self.reasoning),
+            ),
+        ] {
+            out.extend_from_slice(before.as_bytes());
+            push_decimal(out, number);
+        }
+        out.extend_from_slice(
+            b",\"audio_tokens\":0,\"accepted_prediction_tokens\":0,\
+              \"rejected_prediction_tokens\":0}}",
+        );
     }
 }
 

@@ -399,14 +399,14 @@ impl Link {
         started: SimTime,
     ) -> Result<Option<Vec<u8>>, Close> {
         let limit = self.io.served.limits.body;
-        let too_large = api::error(&ApiError::body_too_large(limit as u64));
+        let too_large = || api::error(&ApiError::body_too_large(limit as u64));
         let mut reader = BodyReader::new(head.framing, limit);
         self.expire_in(self.io.served.limits.body_time);
         let mut progress = reader.advance(&mut self.buffer);
         if head.expects_continue && progress == Ok(Progress::Unfinished) {
             if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
                 exchange.keep_alive = false;
-                self.respond(&too_large, *exchange, id, started).await?;
+                self.respond(&too_large(), *exchange, id, started).await?;
                 return Ok(None);
             }
             self.send_all(response::CONTINUE).await?;
@@ -415,12 +415,12 @@ impl Link {
             match progress {
                 Ok(Progress::Whole) => return Ok(Some(reader.into_body())),
                 Ok(Progress::TooLarge) => {
-                    self.respond(&too_large, *exchange, id, started).await?;
+                    self.respond(&too_large(), *exchange, id, started).await?;
                     return Ok(None);
                 }
                 Ok(Progress::Unfinished) if reader.dropped() > MOST_DRAINED => {
                     exchange.keep_alive = false;
-                    self.respond(&too_large, *exchange, id, started).await?;
+                    self.respond(&too_large(), *exchange, id, started).await?;
                     return Ok(None);
                 }
                 Ok(Progress::Unfinished) => {}

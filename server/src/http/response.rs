@@ -4,8 +4,7 @@
 //! errors included, carries `x-request-id`, the CORS headers and a length or a chunked coding, and
 //! nothing from the request reaches a header unchecked.
 
-use std::fmt::Write as _;
-use std::io::Write as _;
+use llmsim_engine::wire::push_decimal;
 
 /// What a response says beside its body.
 #[derive(Clone, Debug)]
@@ -104,7 +103,11 @@ pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 fn write_status(out: &mut Vec<u8>, status: u16) {
     // An HTTP/1.0 client, too, is answered in the server's own version (RFC 9110, 6.2).
-    write!(out, "HTTP/1.1 {status} {}\r\n", reason(status)).expect("a Vec takes all");
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 fn write_common(out: &mut Vec<u8>, exchange: Exchange, request_id: &RequestId, date: &str) {
@@ -132,7 +135,10 @@ fn push_header(out: &mut Vec<u8>, name: &str, value: &str) {
 }
 
 fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
-    write!(out, "{name}: {value}\r\n").expect("a Vec takes all");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    push_decimal(out, value);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn reason(status: u16) -> &'static str {
@@ -192,8 +198,10 @@ impl Ids {
     pub(crate) fn next(&mut self, prefix: &str) -> String {
         let mut id = String::with_capacity(prefix.len() + 32);
         id.push_str(prefix);
-        write!(id, "{:016x}{:016x}", self.random.next_u64(), self.random.next_u64())
-            .expect("a String takes all");
+        for word in [self.random.next_u64(), self.random.next_u64()] {
+            let digit = |place: u32| b"0123456789abcdef"[(word >> (60 - 4 * place)) as usize & 15];
+            id.extend((0..16).map(|place| char::from(digit(place))));
+        }
         id
     }
 }
