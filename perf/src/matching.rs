@@ -85,7 +85,7 @@ fn measure(bench: &Bench, matcher: &Matcher, echo: &Responses, entries: usize) {
     });
     bench.row("cut and escape", || PieceTable::new(black_box(input).to_owned()));
     bench.row("echo: render, cut, escape", || {
-        echo.answer(&Query { input: black_box(input), model: "m", seed: None })
+        echo.answer(&Query { input: black_box(input), model: "m", ..Query::default() })
     });
     let filler = Filler::new(Seed::new(1), Tokens::new(bench.size as u32 / 6));
     bench.row("filler, 6 bytes a piece", || {

@@ -32,24 +32,34 @@ pub(crate) struct Address {
     pub(crate) slot: u32,
     /// Which use of the slot: a report for an earlier one is stale.
     pub(crate) generation: u32,
+    /// Which of the generation's lanes.
+    pub(crate) lane: u16,
 }
 
 impl Address {
     /// Generations wrap after this many uses of one slot.
-    pub(crate) const GENERATIONS: u32 = 1 << 24;
+    pub(crate) const GENERATIONS: u32 = 1 << 20;
+    /// Slots of an I/O thread. A process has no more sockets than that (Linux: `nr_open`).
+    pub(crate) const SLOTS: u32 = 1 << 20;
 
     pub(crate) fn job_id(self) -> JobId {
-        debug_assert!(self.generation < Self::GENERATIONS);
+        debug_assert!(self.generation < Self::GENERATIONS && self.slot < Self::SLOTS);
         let (io, generation) = (u64::from(self.io), u64::from(self.generation));
-        JobId(io << 56 | generation << 32 | u64::from(self.slot))
+        JobId(io << 56 | generation << 36 | u64::from(self.lane) << 20 | u64::from(self.slot))
     }
 
     pub(crate) fn of(job: JobId) -> Self {
         Self {
             io: (job.0 >> 56) as u8,
-            generation: (job.0 >> 32) as u32 % Self::GENERATIONS,
-            slot: job.0 as u32,
+            generation: (job.0 >> 36) as u32 % Self::GENERATIONS,
+            lane: (job.0 >> 20) as u16,
+            slot: job.0 as u32 % Self::SLOTS,
         }
+    }
+
+    /// The same generation's lane of that number.
+    pub(crate) fn lane(self, lane: usize) -> Self {
+        Self { lane: u16::try_from(lane).expect("lanes are counted in 16 bits"), ..self }
     }
 }
 
@@ -437,9 +447,14 @@ mod tests {
     #[test]
     fn an_address_survives_being_a_job_id() {
         for address in [
-            Address { io: 0, slot: 0, generation: 0 },
-            Address { io: 255, slot: u32::MAX, generation: Address::GENERATIONS - 1 },
-            Address { io: 3, slot: 17, generation: 5 },
+            Address { io: 0, slot: 0, generation: 0, lane: 0 },
+            Address {
+                io: 255,
+                slot: Address::SLOTS - 1,
+                generation: Address::GENERATIONS - 1,
+                lane: u16::MAX,
+            },
+            Address { io: 3, slot: 17, generation: 5, lane: 2 },
         ] {
             assert_eq!(Address::of(address.job_id()), address);
         }

@@ -26,14 +26,14 @@ use llmsim_engine::wire::error::ApiError;
 use monoio::net::TcpStream;
 use monoio::{FusionRuntime, IoUringDriver, LegacyDriver, RuntimeBuilder};
 
-use crate::api::chat::Answer;
+use crate::api::answer::Answer;
 use crate::args::IoDriver;
 use crate::clock::{self, Clock};
 use crate::drain::{Control, Phase};
 use crate::gpu_thread::Address;
 use crate::helper::Helper;
 use crate::http::connection::{self, Conn, Signal};
-use crate::http::response::{Ids, RequestId, http_date};
+use crate::http::response::{Ids, RequestId, Response, http_date};
 use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::ring::{Doorbell, Inbox, Order, Report};
@@ -310,40 +310,55 @@ impl Io {
         answer: Answer,
         delivery: Delivery,
         received: SimTime,
-    ) -> Result<Address, ApiError> {
+    ) -> Result<Address, Response> {
         let Some(replica) = self.served.next_replica(answer.model) else {
-            return Err(ApiError::asleep());
+            return Err(answer.format.refusal(&ApiError::asleep()));
         };
         let mut generations = self.generations.borrow_mut();
         let address = generations.open(Rc::clone(conn), answer, replica, delivery, received);
-        let job = generations.job(address);
+        let lanes = generations.lanes(address);
         match replica.home {
             Home::Thread { thread, seat } => {
-                let order = Order::Submit { seat, at: self.clock.now(), received, job };
-                if self.inboxes[usize::from(thread)].push(order).is_err() {
-                    generations.close(address, Outcome::Refused);
-                    return Err(ApiError::overloaded(1));
+                for lane in 0..lanes {
+                    let job = generations.job(address.lane(lane));
+                    let order = Order::Submit { seat, at: self.clock.now(), received, job };
+                    if self.inboxes[usize::from(thread)].push(order).is_err() {
+                        let refused = generations.close(address, Outcome::Refused);
+                        (0..lane).for_each(|lane| self.cancel(replica.home, address.lane(lane)));
+                        let format = &refused.expect("it was just opened").answer.format;
+                        return Err(format.refusal(&ApiError::overloaded(1)));
+                    }
                 }
             }
             Home::Here { seat } => {
                 let mut engines = self.engines.borrow_mut();
                 let (engine, recorder) = &mut engines[usize::from(seat)];
                 let mut reports = self.reports.borrow_mut();
-                let (id, now) = (job.id, self.clock.now());
-                recorder.submitted(&Submitted {
-                    job: id,
-                    prompt: job.prompt,
-                    max_tokens: job.max_tokens,
-                    arrived: received,
-                    queued: now,
-                });
-                reports.push(match engine.submit(now, job) {
-                    Verdict::Queued => Report::Queued(id, now),
-                    Verdict::Refused(why) => {
-                        recorder.refused(id, why);
-                        Report::Refused(id, why)
+                let now = self.clock.now();
+                for lane in 0..lanes {
+                    let job = generations.job(address.lane(lane));
+                    let id = job.id;
+                    recorder.submitted(&Submitted {
+                        job: id,
+                        prompt: job.prompt,
+                        max_tokens: job.max_tokens,
+                        arrived: received,
+                        queued: now,
+                    });
+                    match engine.submit(now, job) {
+                        Verdict::Queued => reports.push(Report::Queued(id, now)),
+                        Verdict::Refused(why) => {
+                            recorder.refused(id, why);
+                            reports.push(Report::Refused(id, why));
+                            // One refused lane is all that the client hears of.
+                            for held in (0..lane).map(|lane| address.lane(lane).job_id()) {
+                                recorder.cancelled(held);
+                                engine.cancel(now, held);
+                            }
+                            break;
+                        }
                     }
-                });
+                }
                 self.run_engine(engine, recorder, &mut reports);
                 let is_left = generations.apply_and_send(address, &reports);
                 reports.clear();
@@ -534,17 +549,25 @@ impl Hall {
     }
 
     /// Takes an unfinished generation out of the table and tells its engine to stop.
-    pub(crate) fn give_up(&self, address: Address, outcome: Outcome) {
-        let Some(ended) = self.generations.borrow_mut().close(address, outcome) else { return };
-        if let (Home::Thread { thread, seat }, None) = (ended.replica.home, ended.finish) {
-            let order = Order::Cancel { seat, at: self.clock.now(), id: address.job_id() };
+    pub(crate) fn give_up(&self, address: Address, outcome: Outcome) -> Option<Ended> {
+        let ended = self.generations.borrow_mut().close(address, outcome)?;
+        for &lane in &ended.unfinished {
+            self.cancel(ended.replica.home, address.lane(lane));
+        }
+        Some(ended)
+    }
+
+    fn cancel(&self, home: Home, lane: Address) {
+        // An answer that is made here has happened already; what is left is to tell of it.
+        if let Home::Thread { thread, seat } = home {
+            let order = Order::Cancel { seat, at: self.clock.now(), id: lane.job_id() };
             self.order(thread, order);
         }
     }
 
     fn order(&self, thread: u16, order: Order) {
         if let Err(order) = self.inboxes[usize::from(thread)].push(order) {
-            // At most one per connection and reset, so the list is bounded.
+            // At most one per lane of a connection and reset, so the list is bounded.
             self.unsent.borrow_mut().push_back((thread, order));
         }
     }

@@ -16,6 +16,7 @@ mod helper;
 mod http;
 mod io_thread;
 mod journal;
+mod lanes;
 mod lobby;
 pub mod metrics;
 mod ring;

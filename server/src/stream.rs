@@ -3,8 +3,9 @@
 //! A generation stores how many tokens the engine has released and how many *units* of its answer
 //! the kernel has taken, never bytes: all units can be rendered again from the script. So a slow
 //! reader costs the same memory as a fast one, and gets everything due in one write when it reads
-//! on. The invariant: unit `n` is always the same bytes, whenever and with whatever else it is
-//! sent; what reaches the client depends on timing only in how it is cut into writes.
+//! on. The invariant: a unit is always the same bytes, whenever and with whatever else it is sent;
+//! what reaches the client depends on timing only in how it is cut into writes, and with several
+//! lanes in how their units are interleaved.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,13 +13,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use llmsim_engine::sim::{Event, Finish, Job, Refusal, What};
-use llmsim_engine::units::{SimTime, Tokens};
+use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
-use crate::api::chat::Answer;
+use crate::api::answer::{Answer, Progress};
 use crate::clock::Clock;
 use crate::gpu_thread::Address;
 use crate::http::connection::{Conn, Signal};
+use crate::lanes::Lanes;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::metrics::timing::Timing;
 use crate::ring::Report;
@@ -32,17 +34,20 @@ pub(crate) struct Generation {
     replica: Replica,
     delivery: Delivery,
     received: SimTime,
-    /// The engine holds it.
-    queued: bool,
-    cached: Tokens,
-    /// Tokens that exist.
-    released: u32,
-    finish: Option<Finish>,
-    /// Units that the kernel has taken whole, and bytes of the one after.
-    units_sent: u32,
+    lanes: Lanes<Lane>,
+    /// Lanes of which the engine has not said that it holds them. Nothing is sent before it has,
+    /// since it may refuse any of them.
+    undecided: u32,
+    /// Lanes whose last token does not exist.
+    unfinished: u32,
+    /// Lanes whose last unit the kernel has not taken.
+    open: u32,
+    /// The kernel has taken the head of the response.
+    is_head_sent: bool,
+    /// The lane whose turn it is, and how many bytes of its next unit, or of the head, the kernel
+    /// has taken.
+    turn: usize,
     bytes_of_next: usize,
-    /// The instant of the oldest token that the kernel has not taken.
-    oldest_unsent: SimTime,
     /// The kernel has taken the first token.
     is_begun: bool,
     /// Its client wants to know when things happened.
@@ -54,10 +59,30 @@ pub(crate) struct Generation {
     state: State,
 }
 
+/// One lane of a generation. Its units are its opening, its tokens, and its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
+    progress: Progress,
+    standing: Standing,
+    /// Units that the kernel has taken whole.
+    units_sent: u32,
+    /// The instant of the oldest token that the kernel has not taken.
+    oldest_unsent: SimTime,
+}
+
+/// What the engine has said of a lane's job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    #[default]
+    Asked,
+    Held,
+    Refused,
+}
+
 /// How the answer goes out.
 #[derive(Debug)]
 pub(crate) enum Delivery {
-    /// Unit by unit; the head of the response is unit 0.
+    /// Unit by unit, after the head of the response.
     Stream { head: Box<[u8]>, chunked: bool },
     /// At the end, by the connection itself.
     Whole,
@@ -73,8 +98,8 @@ pub(crate) enum State {
     Blocked,
     /// All was sent, or for a whole answer: all tokens exist.
     Complete,
-    /// The engine does not take the job; nothing was sent.
-    Refused(Refusal),
+    /// The engine does not take the job of a lane; nothing was sent.
+    Refused { lane: usize, why: Refusal },
     /// The client is gone.
     Lost,
 }
@@ -84,10 +109,22 @@ pub(crate) enum State {
 pub(crate) struct Ended {
     pub(crate) answer: Answer,
     pub(crate) replica: Replica,
-    pub(crate) cached: Tokens,
-    pub(crate) released: u32,
-    pub(crate) finish: Option<Finish>,
+    pub(crate) progress: Lanes<Progress>,
+    /// Lanes whose jobs the engine still works on.
+    pub(crate) unfinished: Vec<usize>,
     pub(crate) timing: Option<Box<Timing>>,
+}
+
+impl Ended {
+    /// Tokens of all lanes.
+    pub(crate) fn released(&self) -> u64 {
+        self.progress.iter().map(|lane| u64::from(lane.released.get())).sum()
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn whole_body(&self) -> Vec<u8> {
+        self.answer.format.whole_body(&self.answer, &self.progress, self.timing.as_deref())
+    }
 }
 
 /// The table of one I/O thread's generations.
@@ -116,9 +153,22 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Scratch {
     bytes: Vec<u8>,
-    /// Where each unit in `bytes` ends.
-    ends: Vec<usize>,
+    units: Vec<Rendered>,
+    /// Of each lane, which unit is to be rendered next.
+    next: Vec<u32>,
 }
+
+/// A unit in the scratch.
+#[derive(Clone, Copy, Debug)]
+struct Rendered {
+    /// Whose it is; [`HEAD`] for the head of the response.
+    lane: usize,
+    /// Where it ends.
+    end: usize,
+}
+
+/// Stands for a lane where the head of the response is meant.
+const HEAD: usize = usize::MAX;
 
 /// The most bytes rendered for one write.
 pub(crate) const WRITE_SIZE: usize = 64 * 1024;
@@ -128,9 +178,6 @@ const WRITES_PER_TURN: usize = 2;
 
 /// So many bytes take as long as the call that sends them: 5 µs.
 const BYTES_LIKE_A_SEND: usize = 8 * 1024;
-
-/// The unit of the role chunk; the head is unit 0, and token `k` is unit `1 + k`.
-const ROLE_UNIT: u32 = 1;
 
 impl Generations {
     pub(crate) fn new(io: u8, clock: Clock, shard: Arc<IoShard>) -> Self {
@@ -156,19 +203,21 @@ impl Generations {
         received: SimTime,
     ) -> Address {
         let timing = answer.wants_timing.then(|| Box::new(Timing::new(received)));
+        let lanes = answer.lanes.map(|_| Lane::default());
+        let count = u32::try_from(lanes.len()).expect("lanes are counted in 16 bits");
         let entry = Generation {
             conn,
             answer,
             replica,
             delivery,
             received,
-            queued: false,
-            cached: Tokens::ZERO,
-            released: 0,
-            finish: None,
-            units_sent: 0,
+            lanes,
+            undecided: count,
+            unfinished: count,
+            open: count,
+            is_head_sent: false,
+            turn: 0,
             bytes_of_next: 0,
-            oldest_unsent: SimTime::ZERO,
             is_begun: false,
             timing,
             is_dirty: false,
@@ -177,13 +226,15 @@ impl Generations {
         };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
-            u32::try_from(self.slots.len() - 1).expect("fewer connections than that")
+            let slot = u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX);
+            assert!(slot < Address::SLOTS, "a process has fewer sockets than that");
+            slot
         });
         let place = &mut self.slots[slot as usize];
         debug_assert!(place.entry.is_none(), "a free slot is empty");
         place.entry = Some(entry);
         self.shard.in_flight.add(1);
-        Address { io: self.io, slot, generation: place.generation }
+        Address { io: self.io, slot, generation: place.generation, lane: 0 }
     }
 
     /// What the connection should know about its generation.
@@ -191,15 +242,20 @@ impl Generations {
         self.get(address).map_or(State::Lost, |entry| entry.state)
     }
 
-    /// The job of a generation that was just opened.
+    /// How many lanes a generation has that was just opened.
+    pub(crate) fn lanes(&self, address: Address) -> usize {
+        self.get(address).expect("it was just opened").lanes.len()
+    }
+
+    /// The job of a lane of a generation that was just opened.
     pub(crate) fn job(&self, address: Address) -> Job {
         let entry = self.get(address).expect("it was just opened");
-        entry.answer.job(address.job_id())
+        entry.answer.job(usize::from(address.lane), address.job_id())
     }
 
     /// Why a generation ended, once all its tokens exist.
     pub(crate) fn finish(&self, address: Address) -> Option<Finish> {
-        self.get(address)?.finish
+        self.get(address)?.lanes.first().progress.finish
     }
 
     /// Takes a generation out of the table and counts how it ended. Reports that still come for it
@@ -216,12 +272,17 @@ impl Generations {
         }
         self.shard.in_flight.set(self.shard.in_flight.get() - 1);
         self.shard.finish(outcome);
+        let is_unfinished =
+            |lane: &Lane| lane.standing != Standing::Refused && lane.progress.finish.is_none();
+        let numbered = entry.lanes.iter().enumerate();
         Some(Ended {
+            unfinished: match entry.unfinished {
+                0 => Vec::new(),
+                _ => numbered.filter(|(_, lane)| is_unfinished(lane)).map(|(at, _)| at).collect(),
+            },
+            progress: entry.lanes.map(|lane| lane.progress),
             answer: entry.answer,
             replica: entry.replica,
-            cached: entry.cached,
-            released: entry.released,
-            finish: entry.finish,
             timing: entry.timing,
         })
     }
@@ -230,19 +291,22 @@ impl Generations {
     pub(crate) fn apply(&mut self, report: &Report) {
         match *report {
             Report::Queued(job, at) => {
-                if let Some(entry) = self.get_mut(Address::of(job)) {
-                    entry.queued = true;
-                    if let Some(timing) = &mut entry.timing {
-                        timing.queued(at);
-                    }
-                    if matches!(entry.delivery, Delivery::Stream { .. }) {
-                        self.mark(Address::of(job).slot);
-                    }
+                let address = Address::of(job);
+                let Some((entry, lane)) = self.lane_mut(address) else { return };
+                entry.hold(lane);
+                if let Some(timing) = &mut entry.timing {
+                    timing.queued(at);
+                }
+                if entry.undecided == 0 && matches!(entry.delivery, Delivery::Stream { .. }) {
+                    self.mark(address.slot);
                 }
             }
             Report::Refused(job, why) => {
-                if let Some(entry) = self.get_mut(Address::of(job)) {
-                    entry.state = State::Refused(why);
+                let Some((entry, lane)) = self.lane_mut(Address::of(job)) else { return };
+                entry.lanes[lane].standing = Standing::Refused;
+                // Of several refusals, the first is the answer.
+                if entry.state == State::Running {
+                    entry.state = State::Refused { lane, why };
                     entry.conn.signal(Signal::Generation);
                 }
             }
@@ -252,33 +316,35 @@ impl Generations {
 
     fn apply_event(&mut self, event: Event, released: SimTime) {
         let address = Address::of(event.job);
-        let Some(entry) = self.get_mut(address) else { return };
+        let Some((entry, number)) = self.lane_mut(address) else { return };
         if let Some(timing) = &mut entry.timing {
             timing.happened(&event, released);
         }
+        let lane = &mut entry.lanes[number];
         match event.what {
-            What::Admitted { cached } => entry.cached = cached,
+            What::Admitted { cached } => lane.progress.cached = cached,
             What::Resumed { .. } | What::Preempted => {}
             What::Lost => {
                 entry.state = State::Lost;
                 entry.conn.signal(Signal::Generation);
             }
             What::Token { index, finish } => {
-                debug_assert!(index.get() > entry.released, "tokens come in order");
-                if !entry.has_unsent_token() {
-                    entry.oldest_unsent = event.at;
+                debug_assert!(index > lane.progress.released, "tokens come in order");
+                if !lane.has_unsent_token() {
+                    lane.oldest_unsent = event.at;
                 }
-                entry.released = index.get();
-                entry.finish = finish;
+                lane.progress.released = index;
+                lane.progress.finish = finish;
+                entry.unfinished -= u32::from(finish.is_some());
+                entry.hold(number);
                 match entry.delivery {
                     Delivery::Stream { .. } => self.mark(address.slot),
                     Delivery::Whole => {
-                        self.shard.unstreamed_tokens.add(1);
-                        let entry = self.get_mut(address).expect("looked up above");
-                        if finish.is_some() {
+                        if entry.unfinished == 0 && entry.state == State::Running {
                             entry.state = State::Complete;
                             entry.conn.signal(Signal::Generation);
                         }
+                        self.shard.unstreamed_tokens.add(1);
                     }
                 }
             }
@@ -383,66 +449,82 @@ impl Generations {
         let place = self.slots.get_mut(address.slot as usize)?;
         if place.generation == address.generation { place.entry.as_mut() } else { None }
     }
+
+    /// The generation, and which of its lanes is meant.
+    fn lane_mut(&mut self, address: Address) -> Option<(&mut Generation, usize)> {
+        let entry = self.get_mut(address)?;
+        let lane = usize::from(address.lane);
+        debug_assert!(lane < entry.lanes.len(), "jobs are submitted for lanes that exist");
+        Some((entry, lane))
+    }
 }
 
-impl Generation {
+impl Lane {
     /// Units that exist so far.
     fn units_due(&self) -> u32 {
-        match (self.queued, self.released, self.finish) {
-            (false, 0, _) => 0,
-            (true, 0, _) => ROLE_UNIT,
-            (_, released, None) => ROLE_UNIT + 1 + released,
-            (_, released, Some(_)) => ROLE_UNIT + 2 + released,
+        match self.progress.released.get() {
+            0 => 0,
+            released => OPENING + 1 + released + u32::from(self.progress.finish.is_some()),
         }
     }
 
     /// Tokens whose unit the kernel has taken.
     fn tokens_sent(&self) -> u32 {
-        self.units_sent.saturating_sub(ROLE_UNIT + 1).min(self.released)
+        self.units_sent.saturating_sub(OPENING + 1).min(self.progress.released.get())
     }
 
     fn has_unsent_token(&self) -> bool {
-        self.tokens_sent() < self.released
+        self.tokens_sent() < self.progress.released.get()
+    }
+
+    /// Whether a unit is the lane's end.
+    fn is_end(&self, unit: u32) -> bool {
+        self.progress.finish.is_some() && unit == OPENING + 1 + self.progress.released.get()
+    }
+}
+
+/// The unit of a lane's opening; token `k`, counted from 1, is the unit `OPENING + k`.
+const OPENING: u32 = 0;
+
+impl Generation {
+    /// The engine holds a lane's job.
+    fn hold(&mut self, lane: usize) {
+        if self.lanes[lane].standing == Standing::Asked {
+            self.lanes[lane].standing = Standing::Held;
+            self.undecided -= 1;
+        }
     }
 
     /// The last turn ended before all was sent that is due, and the socket takes more.
     fn has_more_to_send(&self) -> bool {
-        let is_stream = matches!(self.delivery, Delivery::Stream { .. });
-        is_stream && self.state == State::Running && self.units_sent < self.units_due()
+        self.state == State::Running && self.is_due()
     }
 
     /// Writes the units that are due, in as few writes as they need and no more than a turn may
     /// have. Never waits. Returns how many bytes the kernel took.
     fn send(&mut self, clock: Clock, shard: &IoShard, scratch: &mut Scratch) -> usize {
-        if matches!(self.delivery, Delivery::Whole) {
-            return 0;
-        }
-        let due = self.units_due();
         let (mut writes, mut taken) = (0, 0);
-        while self.units_sent < due {
+        while self.is_due() {
             if writes == WRITES_PER_TURN {
                 return taken;
             }
             writes += 1;
-            // The last unit tells when the tokens before it were sent, so they go first.
-            let due = match &self.timing {
-                Some(_) if self.finish.is_some() && self.has_unsent_token() => due - 1,
-                _ => due,
-            };
-            self.render(due, scratch);
+            self.render(scratch);
             let bytes = &scratch.bytes[self.bytes_of_next..];
             match self.conn.send(bytes) {
                 Ok(sent) => {
                     let now = clock.now();
                     taken += sent;
                     let reached = self.bytes_of_next + sent;
-                    let whole = scratch.ends.partition_point(|&end| end <= reached);
-                    let start = if whole == 0 { 0 } else { scratch.ends[whole - 1] };
-                    let tokens_before = self.tokens_sent();
-                    self.units_sent += whole as u32;
+                    let whole = scratch.units.partition_point(|unit| unit.end <= reached);
+                    let start = if whole == 0 { 0 } else { scratch.units[whole - 1].end };
                     self.bytes_of_next = reached - start;
-                    self.count_tokens(self.tokens_sent() - tokens_before, now, shard);
-                    if reached < scratch.bytes.len() {
+                    self.count_units(&scratch.units[..whole], now, shard);
+                    if let Some(next) = scratch.units.get(whole) {
+                        // What was cut must be what comes next.
+                        if next.lane != HEAD {
+                            self.turn = next.lane;
+                        }
                         self.block();
                         return taken;
                     }
@@ -460,7 +542,7 @@ impl Generation {
             }
         }
         self.lags = false;
-        if self.finish.is_some() {
+        if self.open == 0 {
             self.state = State::Complete;
             self.conn.signal(Signal::Generation);
         }
@@ -473,56 +555,116 @@ impl Generation {
         self.conn.signal(Signal::Generation);
     }
 
-    /// Renders units from the first that was not taken whole, up to `due` or a write's fill.
-    fn render(&self, due: u32, scratch: &mut Scratch) {
+    /// Whether there are units to be sent.
+    fn is_due(&self) -> bool {
+        if self.undecided > 0 || matches!(self.delivery, Delivery::Whole) {
+            return false;
+        }
+        !self.is_head_sent || self.lanes.iter().any(|lane| lane.units_sent < lane.units_due())
+    }
+
+    /// Renders units from the first that was not taken whole, up to all that are due or a write's
+    /// fill. Lanes take turns.
+    fn render(&self, scratch: &mut Scratch) {
         scratch.bytes.clear();
-        scratch.ends.clear();
-        for unit in self.units_sent..due {
-            self.render_unit(unit, scratch);
-            scratch.ends.push(scratch.bytes.len());
-            if scratch.bytes.len() >= WRITE_SIZE {
-                break;
+        scratch.units.clear();
+        if !self.is_head_sent {
+            self.render_head(&mut scratch.bytes);
+            scratch.units.push(Rendered { lane: HEAD, end: scratch.bytes.len() });
+        }
+        scratch.next.clear();
+        scratch.next.extend(self.lanes.iter().map(|lane| lane.units_sent));
+        let (mut number, mut open, mut passed_over) = (self.turn, self.open, 0);
+        while passed_over < self.lanes.len() && scratch.bytes.len() < WRITE_SIZE {
+            let lane = &self.lanes[number];
+            let unit = scratch.next[number];
+            if unit < lane.units_due() {
+                let is_last = open == 1 && lane.is_end(unit);
+                // The last unit tells when the tokens before it were sent, so they go first.
+                if is_last && self.timing.is_some() && !scratch.bytes.is_empty() {
+                    break;
+                }
+                self.render_unit(number, unit, is_last, &mut scratch.bytes);
+                scratch.units.push(Rendered { lane: number, end: scratch.bytes.len() });
+                scratch.next[number] = unit + 1;
+                open -= u32::from(lane.is_end(unit));
+                passed_over = 0;
+            } else {
+                passed_over += 1;
             }
+            number = self.lane_after(number);
         }
     }
 
-    fn render_unit(&self, unit: u32, scratch: &mut Scratch) {
+    fn lane_after(&self, lane: usize) -> usize {
+        if lane + 1 == self.lanes.len() { 0 } else { lane + 1 }
+    }
+
+    fn render_head(&self, bytes: &mut Vec<u8>) {
         let Delivery::Stream { head, chunked } = &self.delivery else {
             unreachable!("whole answers are not sent in units");
         };
-        if unit == 0 {
-            scratch.bytes.extend_from_slice(head);
-            return;
+        bytes.extend_from_slice(head);
+        let chunk = chunked.then(|| OpenChunk::open(bytes));
+        self.answer.format.open_stream(&self.answer, bytes);
+        if let Some(chunk) = chunk {
+            chunk.close(bytes);
         }
-        let Scratch { bytes, .. } = scratch;
+    }
+
+    fn render_unit(&self, number: usize, unit: u32, is_last: bool, bytes: &mut Vec<u8>) {
+        let Delivery::Stream { chunked, .. } = self.delivery else {
+            unreachable!("whole answers are not sent in units");
+        };
+        let (answer, format) = (&self.answer, &self.answer.format);
+        let progress = &self.lanes[number].progress;
         // One chunk per unit, so that a unit is the same bytes whatever it is sent with.
         let chunk = chunked.then(|| OpenChunk::open(bytes));
-        let is_end = self.finish.is_some() && unit == ROLE_UNIT + 1 + self.released;
-        match (unit, self.finish) {
-            (ROLE_UNIT, _) => self.answer.role_frame(bytes),
-            (_, Some(finish)) if is_end => {
-                let timing = self.timing.as_deref();
-                let completion = Tokens::new(self.released);
-                self.answer.end_frames(finish, completion, self.cached, timing, bytes);
+        if unit == OPENING {
+            format.open_lane(answer, number, bytes);
+        } else if self.lanes[number].is_end(unit) {
+            format.end_lane(answer, number, progress, bytes);
+            if is_last {
+                let all = self.lanes.map(|lane| lane.progress);
+                format.end_stream(answer, &all, self.timing.as_deref(), bytes);
             }
-            _ => self.answer.token_frame(unit - ROLE_UNIT, self.cached, bytes),
+        } else {
+            format.token(answer, number, unit - OPENING - 1, progress.cached, bytes);
         }
         if let Some(chunk) = chunk {
             chunk.close(bytes);
-            if is_end {
+            if is_last {
                 bytes.extend_from_slice(LAST_CHUNK);
             }
         }
     }
 
-    fn count_tokens(&mut self, count: u32, now: SimTime, shard: &IoShard) {
+    /// The kernel has taken `units`.
+    fn count_units(&mut self, units: &[Rendered], now: SimTime, shard: &IoShard) {
+        for run in units.chunk_by(|one, other| one.lane == other.lane) {
+            let number = run[0].lane;
+            if number == HEAD {
+                self.is_head_sent = true;
+                continue;
+            }
+            let lane = &mut self.lanes[number];
+            let tokens_before = lane.tokens_sent();
+            lane.units_sent += run.len() as u32;
+            let tokens = lane.tokens_sent() - tokens_before;
+            self.open -= u32::from(lane.is_end(lane.units_sent - 1));
+            // Tokens of one write are all as late as the oldest of them: never flattering.
+            let lag = now.saturating_since(lane.oldest_unsent);
+            self.turn = self.lane_after(number);
+            self.count_tokens(tokens, lag, now, shard);
+        }
+    }
+
+    fn count_tokens(&mut self, count: u32, lag: SimSpan, now: SimTime, shard: &IoShard) {
         if count == 0 {
             return;
         }
         let times = u64::from(count);
         let delivery = &shard.replicas[self.replica.place];
-        // Tokens of one write are all as late as the oldest of them: never flattering.
-        let lag = now.saturating_since(self.oldest_unsent);
         if self.lags {
             delivery.sent_after_a_stall(times);
         } else {

@@ -194,8 +194,12 @@ impl Simulated {
             let why = format!("{tokens} prompt and {max_tokens} output tokens exceed {context}");
             return Err(refused(400, &why));
         }
-        let query =
-            Query { input: request.last_user_text(), model: &request.model, seed: request.seed };
+        let query = Query {
+            input: request.last_user_text(),
+            model: &request.model,
+            seed: request.seed,
+            choice: 0,
+        };
         let script = self.responses.answer(&query);
         let natural_end = script.len().max(request.min_tokens);
         let stop_after = (!request.ignore_eos && natural_end <= max_tokens).then_some(natural_end);

@@ -5,13 +5,14 @@
 //! gives the same pieces on every machine, thread and surface.
 //!
 //! Read in this order: [`responses`] decides what to answer, [`matcher`] which rule applies,
-//! [`script`] holds the answer, [`stop`] ends it early, [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was
-//! asked.
+//! [`script`] holds a text of the answer, [`output`] all its parts, [`stop`] ends it early,
+//! [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was asked.
 
 mod boundary;
 pub mod embedding;
 mod fold;
 pub mod matcher;
+pub mod output;
 mod prefilter;
 pub mod prompt;
 pub mod responses;

@@ -8,7 +8,9 @@
 //!    bottom, that matches it is the entry; else `default` (see [`super::matcher`]).
 //! 2. The *choice seed* is `Seed::new(s).with(id).with(input)` (see [`crate::seed`]), where s is the
 //!    request's `seed` if it has one, else the file's, as 64 bits in two's complement; `id` is the
-//!    entry's id (`default` for the default) and `input` keeps its case.
+//!    entry's id (`default` for the default) and `input` keeps its case. Choice i of a request for
+//!    several (`n`), from 0, has `.with("choice").with(i)` (four bytes, little-endian) behind it
+//!    unless it is the first.
 //! 3. Of n variants it takes number `choice.with("variant").below(n)`, from 0 in file order.
 //! 4. A synthetic answer of [min, max] tokens has min + `choice.with("length").below(max - min + 1)`
 //!    of them, and its words come from `choice.with("filler")`.
@@ -149,6 +151,8 @@ pub struct Query<'a> {
     pub model: &'a str,
     /// The request's own seed.
     pub seed: Option<i64>,
+    /// Which of several answers to the same request it is, from 0.
+    pub choice: u32,
 }
 
 /// All rules, compiled. Immutable; share it between threads.
@@ -215,7 +219,12 @@ impl Responses {
         let input = query.input.trim();
         let hit = self.matcher.find(input);
         let entry = hit.as_ref().map_or(&self.default, |hit| &self.entries[hit.rule]);
-        let choice = Choice { seed: query.seed.unwrap_or(self.seed), id: &entry.id, input };
+        let choice = Choice {
+            seed: query.seed.unwrap_or(self.seed),
+            id: &entry.id,
+            input,
+            number: query.choice,
+        };
         let says = match &entry.says[..] {
             [only] => only,
             variants => &variants[choice.below("variant", variants.len() as u64) as usize],
@@ -250,14 +259,19 @@ struct Choice<'a> {
     seed: i64,
     id: &'a str,
     input: &'a str,
+    number: u32,
 }
 
 impl Choice<'_> {
     fn seed(&self, purpose: &str) -> Seed {
-        Seed::new(self.seed.cast_unsigned())
+        let seed = Seed::new(self.seed.cast_unsigned())
             .with(self.id.as_bytes())
-            .with(self.input.as_bytes())
-            .with(purpose.as_bytes())
+            .with(self.input.as_bytes());
+        let seed = match self.number {
+            0 => seed,
+            number => seed.with(b"choice").with(&number.to_le_bytes()),
+        };
+        seed.with(purpose.as_bytes())
     }
 
     fn below(&self, purpose: &str, bound: u64) -> u64 {

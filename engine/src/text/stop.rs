@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::output::{Beyond, Kind, Output, Part};
 use super::script::{PieceTable, Script};
 use crate::units::Tokens;
 
@@ -34,6 +35,39 @@ pub struct Stopped {
     pub script: Script,
     /// Which of the strings stopped it.
     pub by: Option<usize>,
+}
+
+/// Searches the content among the first `limit` tokens of `output`, which is never longer than
+/// before: where it is stopped, nothing follows. Returns which of the strings stopped it.
+pub fn apply_to<S: AsRef<str>>(
+    output: Output,
+    limit: Tokens,
+    stops: &Stops<'_, S>,
+) -> (Output, Option<usize>) {
+    let is_content = |part: &Part| part.kind == Kind::Content;
+    if stops.strings.is_empty() || !output.parts().any(is_content) {
+        return (output, None);
+    }
+    let beyond = output.beyond();
+    let last = output.part_count() - 1;
+    let mut parts = Vec::with_capacity(last + 1);
+    for (index, part) in output.parts().enumerate() {
+        let left = limit.get().saturating_sub(part.start.get());
+        if !is_content(part) || left == 0 {
+            parts.push((part.kind.clone(), part.script.clone()));
+            continue;
+        }
+        let says_on = index == last && beyond == Beyond::Again;
+        let left = if says_on { left } else { left.min(part.script.len().get()) };
+        let after = Tokens::new(stops.after.get().saturating_sub(part.start.get()));
+        let stops = Stops { after, ..*stops };
+        let stopped = apply(part.script.clone(), Tokens::new(left), &stops);
+        parts.push((Kind::Content, stopped.script));
+        if stopped.by.is_some() {
+            return (Output::new(parts, beyond), stopped.by);
+        }
+    }
+    (Output::new(parts, beyond), None)
 }
 
 /// Searches the first `limit` tokens of `script`, which says itself again if it is shorter. Without

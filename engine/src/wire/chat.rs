@@ -33,6 +33,8 @@ pub struct ChatRequest<'a> {
     pub model: Cow<'a, str>,
     /// The conversation; at least one message.
     pub messages: Vec<Message<'a>>,
+    /// How many answers: `n`, from 1 to 128.
+    pub choices: u32,
     /// Whether the answer is a stream.
     pub stream: bool,
     /// `stream_options.include_usage`: a usage chunk at the end.
@@ -109,7 +111,6 @@ impl<'a> ChatRequest<'a> {
 
         let unsupported = [
             (tools > 0, Unsupported::Tools, "tools"),
-            (choices > 1, Unsupported::Choices, "n"),
             (logprobs, Unsupported::Logprobs, "logprobs"),
             (
                 response_format != ResponseFormat::Text,
@@ -126,6 +127,7 @@ impl<'a> ChatRequest<'a> {
         Ok(Self {
             model,
             messages,
+            choices: u32::try_from(choices).unwrap_or(1),
             stream,
             include_usage: stream_options.include_usage,
             continuous_usage: stream_options.continuous_usage,

@@ -58,8 +58,6 @@ pub enum Bound<T> {
 /// value is told apart from an unsupported one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// `n` above 1.
-    Choices,
     /// `tools` with at least one entry.
     Tools,
     /// `logprobs: true`, or vLLM's `prompt_logprobs`.
@@ -269,7 +267,6 @@ impl ApiError {
     /// A valid value that asks for something which this server does not do yet.
     pub fn unsupported(what: Unsupported, param: &'static str) -> Self {
         let hint = match what {
-            Unsupported::Choices => "send n = 1, and the request several times",
             Unsupported::Tools => "leave tools out",
             Unsupported::Logprobs => "leave it out",
             Unsupported::ResponseFormat => "ask for {\"type\":\"text\"} or leave it out",

@@ -10,5 +10,5 @@ mod frames;
 mod parser;
 
 pub use self::chunked::{LAST_CHUNK, OpenChunk};
-pub use self::frames::{DONE, StreamFrames, StreamHead, write_error};
+pub use self::frames::{DONE, Delta, End, StreamFrames, StreamHead, write_error};
 pub use self::parser::{SseEvent, SseParser, TooLong};

@@ -456,7 +456,7 @@ default:
 ";
     let responses = good(responses(text)).responses;
     let say = |input: &str| {
-        let query = Query { input, model: "qwen-mock", seed: None };
+        let query = Query { input, model: "qwen-mock", ..Query::default() };
         let script = responses.answer(&query);
         let text: String = (0..script.len().get()).map(|k| script.piece(k).to_owned()).collect();
         (script.entry_id().to_owned(), text, script.len().get())

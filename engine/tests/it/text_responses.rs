@@ -56,7 +56,7 @@ fn example() -> RuleSet {
 }
 
 fn ask(responses: &Responses, input: &str, seed: Option<i64>) -> Script {
-    responses.answer(&Query { input, model: "qwen-mock", seed })
+    responses.answer(&Query { input, model: "qwen-mock", seed, choice: 0 })
 }
 
 #[test]

@@ -457,7 +457,6 @@ fn fields_that_need_or_exclude_each_other() {
 fn what_is_not_there_yet_says_so_clearly() {
     let code = "unsupported_parameter";
     let cases = [
-        with(r#""n":2"#, "n", code, "not supported yet"),
         with(
             r#""tools":[{"type":"function","function":{"name":"f","parameters":{}}}]"#,
             "tools",

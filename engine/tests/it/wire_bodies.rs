@@ -3,7 +3,7 @@
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{ChatRequest, Role};
 use llmsim_engine::wire::client::{Answer, ChatBody, Chunk, LimitField, ReportedUsage};
-use llmsim_engine::wire::completion::Completion;
+use llmsim_engine::wire::completion::{Choice, Completion};
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 use llmsim_engine::wire::models::{ModelCard, write_list};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
@@ -20,7 +20,6 @@ fn a_whole_answer() {
         created: 1_700_000_000,
         model: "m",
         fingerprint: "fp_x",
-        finish: FinishReason::Length,
         usage: Usage {
             prompt: Tokens::new(8),
             cached: Tokens::ZERO,
@@ -28,7 +27,19 @@ fn a_whole_answer() {
             reasoning: Tokens::ZERO,
         },
     };
-    completion.write([b"Hel".as_slice(), br"lo\n"], &mut out);
+    completion.open(&mut out);
+    let choice = Choice {
+        index: 0,
+        content: Some(br"Hello\n"),
+        refusal: None,
+        reasoning: None,
+        calls: &[],
+        logprobs: None,
+        finish: FinishReason::Length,
+        stop_reason: None,
+    };
+    choice.write(&mut out);
+    completion.close(&mut out);
     assert_eq!(
         text(out),
         concat!(

@@ -4,7 +4,8 @@ use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::client::Chunk;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{
-    DONE, LAST_CHUNK, OpenChunk, SseParser, StreamFrames, StreamHead, TooLong, write_error,
+    DONE, Delta, End, LAST_CHUNK, OpenChunk, SseParser, StreamFrames, StreamHead, TooLong,
+    write_error,
 };
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
@@ -36,11 +37,19 @@ fn rendered(write: impl FnOnce(&mut Vec<u8>)) -> String {
     String::from_utf8(out).unwrap()
 }
 
+fn role(frames: &StreamFrames, out: &mut Vec<u8>) {
+    frames.frame(0, Delta::Role, &End::default(), out);
+}
+
+fn finish(frames: &StreamFrames, reason: FinishReason, out: &mut Vec<u8>) {
+    frames.frame(0, Delta::Nothing, &End { finish: Some(reason), ..End::default() }, out);
+}
+
 #[test]
 fn a_stream_without_usage() {
     let frames = frames(false);
     assert_eq!(
-        rendered(|out| frames.role(out)),
+        rendered(|out| role(&frames, out)),
         format!(
             "{HEAD}{}\n\n",
             concat!(
@@ -60,7 +69,7 @@ fn a_stream_without_usage() {
         )
     );
     assert_eq!(
-        rendered(|out| frames.finish(FinishReason::Stop, out)),
+        rendered(|out| finish(&frames, FinishReason::Stop, out)),
         format!(
             "{HEAD}{}\n\n",
             r#"{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}"#
@@ -74,9 +83,9 @@ fn a_stream_without_usage() {
 fn a_stream_with_usage_says_null_until_the_end() {
     let frames = frames(true);
     for frame in [
-        rendered(|out| frames.role(out)),
+        rendered(|out| role(&frames, out)),
         rendered(|out| frames.content(b"x", out)),
-        rendered(|out| frames.finish(FinishReason::Length, out)),
+        rendered(|out| finish(&frames, FinishReason::Length, out)),
     ] {
         assert!(frame.ends_with("}],\"usage\":null}\n\n"), "{frame}");
     }
@@ -88,7 +97,10 @@ fn a_stream_with_usage_says_null_until_the_end() {
     );
     assert_eq!(rendered(|out| frames.usage(&SEVEN_AND_TWO, out)), format!("{HEAD}],{usage}}}\n\n"));
     assert_eq!(
-        rendered(|out| frames.content_with_usage(b"x", &SEVEN_AND_TWO, out)),
+        rendered(|out| {
+            let end = End { usage: Some(&SEVEN_AND_TWO), ..End::default() };
+            frames.frame(0, Delta::Content(b"x"), &end, out);
+        }),
         format!(
             "{HEAD}{},{usage}}}\n\n",
             r#"{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":null}]"#
@@ -114,7 +126,7 @@ fn an_answer_survives_the_round_trip() {
     let frames = frames(true);
     let mut wire = Vec::new();
     let chunk = OpenChunk::open(&mut wire);
-    frames.role(&mut wire);
+    role(&frames, &mut wire);
     frames.content(b"He", &mut wire);
     chunk.close(&mut wire);
     for piece in [br"llo\n".as_slice(), br"\ud83d\ude00"] {
@@ -123,7 +135,7 @@ fn an_answer_survives_the_round_trip() {
         chunk.close(&mut wire);
     }
     let chunk = OpenChunk::open(&mut wire);
-    frames.finish(FinishReason::Stop, &mut wire);
+    finish(&frames, FinishReason::Stop, &mut wire);
     frames.usage(&SEVEN_AND_TWO, &mut wire);
     wire.extend_from_slice(DONE);
     chunk.close(&mut wire);
@@ -249,10 +261,10 @@ fn where_a_stream_is_cut_changes_nothing() {
 fn our_own_stream_is_read_wherever_it_is_cut() {
     let frames = frames(true);
     let mut stream = Vec::new();
-    frames.role(&mut stream);
+    role(&frames, &mut stream);
     frames.content(b"He", &mut stream);
     frames.content(b"llo", &mut stream);
-    frames.finish(FinishReason::Stop, &mut stream);
+    finish(&frames, FinishReason::Stop, &mut stream);
     frames.usage(&SEVEN_AND_TWO, &mut stream);
     stream.extend_from_slice(DONE);
     let whole = events(&[&stream]);

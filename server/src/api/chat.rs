@@ -1,67 +1,47 @@
 //! `POST /v1/chat/completions`: from a body to an answer whose words are decided and whose timing
 //! is not.
 //!
-//! The engine decides when; this module only says how much of everything there is. The invariant:
-//! an [`Answer`] is a pure function of the request, the configuration and its id, so that the same
-//! request gets the same bytes on every thread, driver and run.
+//! Not when, and not how lanes become jobs: that is [`super::answer`]'s. The invariant: a request is
+//! checked whole before its answer begins.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::HeaderName;
-use llmsim_engine::sim::{BlockHash, Finish, Job, Refusal};
-use llmsim_engine::text::prompt::{Chain, ChainSpec, Message, PromptReader};
+use llmsim_engine::text::output::{Call, Kind, Output};
+use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
-use llmsim_engine::text::script::Script;
-use llmsim_engine::text::stop::{self, Stops};
-use llmsim_engine::units::{JobId, Tokens};
+use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::ChatRequest;
-use llmsim_engine::wire::completion::Completion;
+use llmsim_engine::wire::completion::{CallBody, Choice, Completion};
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::sse::{DONE, StreamFrames, StreamHead};
+use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
+use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use crate::api::{self, Reply};
 use crate::clock;
-use crate::helper::{self, Helper};
+use crate::helper;
 use crate::http::head::{self, Head};
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
+use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
-use crate::stream::Ended;
 
 /// The longest body that is read on the I/O thread, where all that is done is lag for every other
 /// stream of the thread. Reading, matching and counting 32 KB takes 0.12 ms, 64 KB 0.24 ms (one
 /// core of a server, prefix caching on), and an echo as much again.
 const LONGEST_INLINE: usize = 32 * 1024;
 
-/// The most output tokens that are gone through at once on the I/O thread, to make their block
-/// keys, to search them for a stop string, or to put a whole answer together. The keys of 4,096 take
-/// 42 µs there and the whole answer 29 µs; of 131,072 it is 1.3 ms and 0.9 ms, of a million 38 ms
-/// and 26 ms.
-pub(crate) const MOST_TOKENS_INLINE: u32 = 4096;
-
-/// Whether a whole conversation fits into the context, what will be said, and how it is framed.
+/// How a chat's answer is framed.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    /// Its place in the configuration.
-    pub(crate) model: usize,
-    pub(crate) is_stream: bool,
-    pub(crate) prompt: Tokens,
-    /// `x-llmsim-timing: 1`.
-    pub(crate) wants_timing: bool,
-    include_usage: bool,
-    continuous_usage: bool,
-    script: Script,
-    max_tokens: Tokens,
-    stop_after: Option<Tokens>,
-    priority: i32,
-    chain: Option<Arc<[BlockHash]>>,
-    frames: StreamFrames,
+pub(crate) struct Chat {
     id: String,
     created: u64,
-    served: Arc<Served>,
+    frames: StreamFrames,
+    include_usage: bool,
+    continuous_usage: bool,
 }
 
 /// Answers a chat request.
@@ -107,51 +87,6 @@ struct Naming {
 /// The header with which a client asks when things happened.
 const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
 
-/// An answer whose tokens are decided, but have not been gone through.
-struct Draft {
-    answer: Answer,
-    /// With prefix caching: the keys of the prompt, to be continued with those of the output.
-    prompt_chain: Option<Chain>,
-    stops: Vec<String>,
-    keeps_match: bool,
-    min_tokens: Tokens,
-}
-
-impl Draft {
-    /// Goes through the tokens; a helper thread does it if they are many. However small a request
-    /// is, its answer may fill the context.
-    async fn finish(self, helper: &Helper) -> Answer {
-        let passes = self.stops.len() + usize::from(self.prompt_chain.is_some());
-        if passes as u64 * u64::from(self.answer.longest().get()) > u64::from(MOST_TOKENS_INLINE) {
-            helper::run(helper, move || self.complete()).await
-        } else {
-            self.complete()
-        }
-    }
-
-    fn complete(self) -> Answer {
-        let Self { mut answer, prompt_chain, stops, keeps_match, min_tokens } = self;
-        // What a next turn finds in the prefix cache are the tokens as the engine makes them, not
-        // what each of them adds to the text.
-        let tokens = answer.script.clone();
-        if !stops.is_empty() {
-            let stops = Stops { strings: &stops, keeps_match, after: min_tokens };
-            let stopped = stop::apply(tokens.clone(), answer.longest(), &stops);
-            if stopped.by.is_some() {
-                answer.stop_after = Some(stopped.script.len());
-            }
-            answer.script = stopped.script;
-        }
-        answer.chain = prompt_chain.map(|mut chain| {
-            for k in 0..answer.longest().get() {
-                chain.push(tokens.piece(k % tokens.len().get()));
-            }
-            chain.into_keys().into_iter().map(BlockHash).collect()
-        });
-        answer
-    }
-}
-
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
     let model = api::find_model(served, &request.model)?;
@@ -183,15 +118,23 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         ));
     }
 
-    let script = served.responses.answer(&Query {
-        input: request.last_user_text(),
-        model: &request.model,
-        seed: request.seed,
+    let limits = Limits {
+        prompt: prompt_tokens,
+        max_tokens: asked.unwrap_or(Tokens::new(room)),
+        min_tokens: request.min_tokens,
+        ignore_eos: request.ignore_eos,
+    };
+    let lanes = (0..request.choices).map(|choice| {
+        let script = served.responses.answer(&Query {
+            input: request.last_user_text(),
+            model: &request.model,
+            seed: request.seed,
+            choice,
+        });
+        let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+        Lane { counts_prompt: choice == 0, ..lane }
     });
-    let max_tokens = asked.unwrap_or(Tokens::new(room));
-    // With `ignore_eos` the answer says itself again until the limit; with `min_tokens` until then.
-    let natural_end = script.len().max(request.min_tokens);
-    let stop_after = (!request.ignore_eos && natural_end <= max_tokens).then_some(natural_end);
+    let lanes = Lanes::of(lanes).expect("a request has at least one choice");
 
     let id = match &request.request_id {
         Some(id) if !naming.is_final => format!("chatcmpl-{id}"),
@@ -205,26 +148,25 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         fingerprint: &served.fingerprint,
         include_usage,
     });
+    let chains = vec![prompt.into_chain(); lanes.len()];
     let answer = Answer {
         model: place.expect("it was found in this list"),
         is_stream: request.stream,
-        prompt: prompt_tokens,
         wants_timing: naming.wants_timing,
-        include_usage,
-        continuous_usage: request.include_usage && request.continuous_usage,
-        script,
-        max_tokens,
-        stop_after,
         priority: request.priority,
-        chain: None,
-        frames,
-        id,
-        created: naming.created,
+        lanes,
+        format: Format::Chat(Chat {
+            id,
+            created: naming.created,
+            frames,
+            include_usage,
+            continuous_usage: request.include_usage && request.continuous_usage,
+        }),
         served: Arc::clone(served),
     };
     Ok(Draft {
         answer,
-        prompt_chain: prompt.into_chain(),
+        chains,
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: request.include_stop,
         min_tokens: request.min_tokens,
@@ -242,122 +184,184 @@ fn hint_at_type(error: ApiError, head: &Head) -> ApiError {
     }
 }
 
-/// An engine's refusal, as the client sees it.
-pub(crate) fn refused(answer: &Answer, why: Refusal) -> ApiError {
-    let model = &answer.served.models[answer.model];
-    match why {
-        Refusal::QueueFull => ApiError::overloaded(1),
-        Refusal::Down => ApiError::down(1),
-        Refusal::PromptTooLong => {
-            ApiError::context_length_exceeded(model.context.get(), answer.prompt.get(), None)
-        }
-        Refusal::NeverFits => {
-            let needed = u64::from(answer.prompt.get()) + u64::from(answer.max_tokens.get());
-            ApiError::never_fits(model.kv_tokens(), needed)
-        }
-    }
-}
-
-impl Answer {
-    /// Output tokens, if nobody ends it before.
-    fn longest(&self) -> Tokens {
-        self.stop_after.unwrap_or(self.max_tokens)
+impl Chat {
+    /// The role, and no content.
+    pub(crate) fn open_lane(&self, answer: &Answer, lane: usize, out: &mut Vec<u8>) {
+        let delta = match answer.lanes[lane].output.part(0).kind {
+            Kind::ToolCall(_) => Delta::RoleWithoutContent,
+            Kind::Reasoning | Kind::Content | Kind::Refusal => Delta::Role,
+        };
+        // What is cached is not known yet, and may become known while this is being sent.
+        let usage = self.running_usage(answer, lane, Tokens::ZERO, Tokens::ZERO);
+        self.frames.frame(
+            number(lane),
+            delta,
+            &End { usage: usage.as_ref(), ..End::default() },
+            out,
+        );
     }
 
-    /// What the engine is told of it.
-    pub(crate) fn job(&self, id: JobId) -> Job {
-        Job {
-            id,
-            prompt: self.prompt,
-            max_tokens: self.max_tokens,
-            stop_after: self.stop_after,
-            priority: self.priority,
-            chain: self.chain.clone(),
-        }
-    }
-
-    /// Appends the first frame.
-    pub(crate) fn role_frame(&self, out: &mut Vec<u8>) {
-        if self.continuous_usage {
-            // What is cached is not known yet, and may become known while this is being sent.
-            self.frames.role_with_usage(&self.usage(Tokens::ZERO, Tokens::ZERO), out);
-        } else {
-            self.frames.role(out);
-        }
-    }
-
-    /// Appends the frame of token `k`, counted from 1.
-    pub(crate) fn token_frame(&self, k: u32, cached: Tokens, out: &mut Vec<u8>) {
-        let escaped = self.script.escaped((k - 1) % self.script.len().get());
-        if self.continuous_usage {
-            self.frames.content_with_usage(escaped, &self.usage(Tokens::new(k), cached), out);
-        } else {
-            self.frames.content(escaped, out);
-        }
-    }
-
-    /// Appends all that follows the last token.
-    pub(crate) fn end_frames(
+    /// The frame of one token.
+    pub(crate) fn token(
         &self,
-        finish: Finish,
-        completion: Tokens,
+        answer: &Answer,
+        lane: usize,
+        k: u32,
         cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
+        let output = &answer.lanes[lane].output;
+        if lane == 0 && !self.continuous_usage && output.only_content().is_some() {
+            return self.frames.content(output.escaped(k), out);
+        }
+        let spot = output.locate(k);
+        let escaped = output.escaped_at(spot);
+        let delta = match &output.part(spot.part).kind {
+            Kind::Content => Delta::Content(escaped),
+            Kind::Reasoning => Delta::Reasoning(escaped),
+            Kind::Refusal => Delta::Refusal(escaped),
+            Kind::ToolCall(Call { index, id, name }) if spot.token == 0 => {
+                Delta::ToolCall { index: *index, id, name }
+            }
+            Kind::ToolCall(Call { index, .. }) => Delta::Arguments { index: *index, escaped },
+        };
+        let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
+        self.frames.frame(
+            number(lane),
+            delta,
+            &End { usage: usage.as_ref(), ..End::default() },
+            out,
+        );
+    }
+
+    /// Why a choice ended.
+    pub(crate) fn end_lane(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) {
+        let usage = self.running_usage(answer, lane, progress.released, progress.cached);
+        let choice = &answer.lanes[lane];
+        let end = End {
+            finish: Some(choice.reason(progress.finish)),
+            stop_reason: choice.stopped_by(progress.finish),
+            usage: usage.as_ref(),
+        };
+        self.frames.frame(number(lane), Delta::Nothing, &end, out);
+    }
+
+    /// The usage, if asked for, and the last word.
+    pub(crate) fn end_stream(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
         timing: Option<&Timing>,
         out: &mut Vec<u8>,
     ) {
-        let usage = self.usage(completion, cached);
-        if self.continuous_usage {
-            self.frames.finish_with_usage(reason(finish), &usage, out);
-        } else {
-            self.frames.finish(reason(finish), out);
-        }
         if self.include_usage {
+            let usage = answer.usage(progress);
             self.frames.usage(&usage, out);
             if let Some(timing) = timing {
-                append_timing(timing, completion, b"}\n\n", out);
+                append_timing(timing, usage.completion, b"}\n\n", out);
             }
         }
         out.extend_from_slice(DONE);
     }
 
     /// The body of an answer that is not streamed.
-    pub(crate) fn whole_body(&self, ended: &Ended) -> Vec<u8> {
+    pub(crate) fn whole_body(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+    ) -> Vec<u8> {
         let completion = Completion {
             id: &self.id,
             created: self.created,
-            model: &self.served.models[self.model].name,
-            fingerprint: &self.served.fingerprint,
-            finish: reason(ended.finish.unwrap_or(Finish::Length)),
-            usage: self.usage(Tokens::new(ended.released), ended.cached),
+            model: &answer.served.models[answer.model].name,
+            fingerprint: &answer.served.fingerprint,
+            usage: answer.usage(progress),
         };
-        let pieces = (0..ended.released).map(|k| self.script.escaped(k % self.script.len().get()));
-        let mut body = Vec::with_capacity(1024 + 6 * ended.released as usize);
-        completion.write(pieces, &mut body);
-        if let Some(timing) = &ended.timing {
-            append_timing(timing, Tokens::new(ended.released), b"}", &mut body);
+        let mut body = Vec::with_capacity(1024 + 6 * completion.usage.completion.get() as usize);
+        completion.open(&mut body);
+        for (index, (lane, progress)) in answer.lanes.iter().zip(progress.iter()).enumerate() {
+            whole_choice(number(index), lane, progress, &mut body);
+        }
+        completion.close(&mut body);
+        if let Some(timing) = timing {
+            append_timing(timing, completion.usage.completion, b"}", &mut body);
         }
         body
     }
 
-    fn usage(&self, completion: Tokens, cached: Tokens) -> Usage {
-        Usage { prompt: self.prompt, cached, completion, reasoning: Tokens::ZERO }
+    /// With `continuous_usage_stats`, what a choice has taken so far.
+    fn running_usage(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        completion: Tokens,
+        cached: Tokens,
+    ) -> Option<Usage> {
+        self.continuous_usage.then(|| answer.usage_of(lane, completion, cached))
     }
 }
 
+fn whole_choice(index: u32, lane: &Lane, progress: &Progress, body: &mut Vec<u8>) {
+    let (mut content, mut refusal, mut reasoning) = (None, None, None);
+    let mut calls: Vec<(&Call, Vec<u8>)> = Vec::new();
+    let output = &lane.output;
+    for (at, part) in output.parts().enumerate() {
+        let said = output.said_of(at, progress.released).get();
+        if said == 0 {
+            break;
+        }
+        let first = part.start.get();
+        let say = |skip: u32, text: &mut Vec<u8>| {
+            (first + skip..first + said).for_each(|k| text.extend_from_slice(output.escaped(k)));
+        };
+        match &part.kind {
+            Kind::Content => say(0, content.get_or_insert_default()),
+            Kind::Refusal => say(0, refusal.get_or_insert_default()),
+            Kind::Reasoning => say(0, reasoning.get_or_insert_default()),
+            Kind::ToolCall(call) => {
+                // The first token is the function's name.
+                let mut arguments = Vec::new();
+                say(1, &mut arguments);
+                calls.push((call, arguments));
+            }
+        }
+    }
+    let calls: Vec<_> = calls
+        .iter()
+        .map(|(call, arguments)| CallBody { id: &call.id, name: &call.name, arguments })
+        .collect();
+    let choice = Choice {
+        index,
+        content: content.as_deref(),
+        refusal: refusal.as_deref(),
+        reasoning: reasoning.as_deref(),
+        calls: &calls,
+        logprobs: None,
+        finish: lane.reason(progress.finish),
+        stop_reason: lane.stopped_by(progress.finish),
+    };
+    choice.write(body);
+}
+
+/// A lane's number on the wire.
+fn number(lane: usize) -> u32 {
+    u32::try_from(lane).expect("lanes are counted in 16 bits")
+}
+
 /// Puts `metrics` at the end of the object that `out` ends with.
-fn append_timing(timing: &Timing, completion: Tokens, end: &[u8], out: &mut Vec<u8>) {
+pub(super) fn append_timing(timing: &Timing, completion: Tokens, end: &[u8], out: &mut Vec<u8>) {
     debug_assert!(out.ends_with(end));
     out.truncate(out.len() - end.len());
     out.extend_from_slice(b",\"metrics\":");
     out.extend_from_slice(timing.json(completion).as_bytes());
     out.extend_from_slice(end);
-}
-
-fn reason(finish: Finish) -> FinishReason {
-    match finish {
-        Finish::Stop => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-    }
 }
 
 #[cfg(test)]
@@ -367,11 +371,12 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use llmsim_engine::config::{self, Source};
+    use llmsim_engine::sim::BlockHash;
     use llmsim_engine::text::prompt;
     use llmsim_engine::units::SimSpan;
 
     use super::*;
-    use crate::served::{Home, Limits, Model, Replica, Scope, Sleep, Sleepers};
+    use crate::served::{self, Home, Model, Replica, Scope, Sleep, Sleepers};
 
     fn served() -> Arc<Served> {
         let models = "
@@ -398,7 +403,7 @@ models:
             responses: Arc::new(config.responses),
             started: 0,
             fingerprint: "fp".to_owned(),
-            limits: Limits {
+            limits: served::Limits {
                 body: 1 << 20,
                 head: SimSpan::ZERO,
                 body_time: SimSpan::ZERO,
@@ -447,7 +452,7 @@ models:
             }
         };
         // 1,000,000 tokens of context in blocks of 16.
-        assert_eq!(answer.chain.unwrap().len(), 62_500);
+        assert_eq!(answer.lanes[0].chain.as_ref().unwrap().len(), 62_500);
     }
 
     #[test]
@@ -463,6 +468,6 @@ models:
         words.iter().cycle().take(12).for_each(|word| chain.push(word));
         let keys: Vec<_> = chain.keys().iter().map(|&key| BlockHash(key)).collect();
         assert_eq!(keys.len(), 1);
-        assert_eq!(answer.complete().chain.unwrap()[..], keys[..]);
+        assert_eq!(answer.complete().lanes[0].chain.as_ref().unwrap()[..], keys[..]);
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here reads or writes a socket. The invariant: every path through this module ends in one
 //! answer, and an answer that is an error has OpenAI's error object as its body.
 
+pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod metrics;
 pub(crate) mod models;
@@ -59,7 +60,7 @@ pub(crate) enum Reply {
     /// The live page's events, until the client has enough.
     Feed,
     /// An answer that takes its time.
-    Generate(Box<chat::Answer>),
+    Generate(Box<answer::Answer>),
 }
 
 const GET: &str = "GET, HEAD, OPTIONS";

@@ -22,6 +22,7 @@ use monoio::net::TcpStream;
 use super::body::{BodyReader, Progress};
 use super::head::{self, Head};
 use super::response::{self, Exchange, RequestId, Response};
+use crate::api::answer::{Answer, MOST_TOKENS_INLINE};
 use crate::api::{self, Reply};
 use crate::gpu_thread::Address;
 use crate::helper;
@@ -468,7 +469,7 @@ impl Link {
 
     async fn generate(
         &mut self,
-        answer: api::chat::Answer,
+        answer: Answer,
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
@@ -485,7 +486,7 @@ impl Link {
         };
         let address = match self.io.submit(&self.conn, answer, delivery, received) {
             Ok(address) => address,
-            Err(error) => return self.respond(&api::error(&error), exchange, id, started).await,
+            Err(refusal) => return self.respond(&refusal, exchange, id, started).await,
         };
         let mut open = OpenGeneration { io: Rc::clone(&self.io), address, is_open: true };
         self.conn.expires.set(u64::MAX);
@@ -510,12 +511,12 @@ impl Link {
                     open.give_up(Outcome::Disconnected);
                     return Err(Close::Gone);
                 }
-                State::Refused(why) => {
-                    let Some(ended) = open.close(Outcome::Refused) else {
+                State::Refused { lane, why } => {
+                    let Some(ended) = open.give_up(Outcome::Refused) else {
                         return Err(Close::Gone);
                     };
-                    let error = api::chat::refused(&ended.answer, why);
-                    return self.respond(&api::error(&error), exchange, id, started).await;
+                    let refusal = ended.answer.refused(lane, why);
+                    return self.respond(&refusal, exchange, id, started).await;
                 }
                 State::Complete => {
                     return self.complete(open, exchange, id, started).await;
@@ -608,10 +609,10 @@ impl Link {
         if ended.answer.is_stream {
             return Ok(());
         }
-        let body = if ended.released <= api::chat::MOST_TOKENS_INLINE {
-            ended.answer.whole_body(&ended)
+        let body = if ended.released() <= u64::from(MOST_TOKENS_INLINE) {
+            ended.whole_body()
         } else {
-            helper::run(&self.io.helper, move || ended.answer.whole_body(&ended)).await
+            helper::run(&self.io.helper, move || ended.whole_body()).await
         };
         let response = Response::json(200, body);
         self.respond(&response, exchange, id, started).await
@@ -795,16 +796,10 @@ impl OpenGeneration {
         self.io.complete(self.address)
     }
 
-    /// The engine holds nothing of it.
-    fn close(&mut self, outcome: Outcome) -> Option<Ended> {
+    /// The engine still works on some of it, and must stop.
+    fn give_up(&mut self, outcome: Outcome) -> Option<Ended> {
         self.is_open = false;
-        self.io.generations.borrow_mut().close(self.address, outcome)
-    }
-
-    /// The engine still works on it and must stop.
-    fn give_up(&mut self, outcome: Outcome) {
-        self.is_open = false;
-        self.io.give_up(self.address, outcome);
+        self.io.give_up(self.address, outcome)
     }
 }
 

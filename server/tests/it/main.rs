@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report, in helpers too")]
 
 mod bad_inputs;
+mod choices;
 mod cli;
 mod client;
 mod ending;

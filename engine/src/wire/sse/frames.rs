@@ -1,10 +1,11 @@
-//! The frames of a streamed chat completion, in OpenAI's order: one role frame, a content frame per
-//! token, one finish frame, the usage frame if asked for, `[DONE]`.
+//! The frames of a streamed chat completion, in OpenAI's order: a role frame for each choice, a
+//! frame per token, a finish frame for each choice, the usage frame if asked for, `[DONE]`.
 
 use std::io::Write as _;
 
 use crate::wire::error::ApiError;
-use crate::wire::json::push_string;
+use crate::wire::json::{push_optional_string, push_string};
+use crate::wire::push_decimal;
 use crate::wire::usage::{FinishReason, Usage};
 
 /// The end of a stream.
@@ -26,6 +27,9 @@ pub struct StreamHead<'a> {
 }
 
 /// A stream's frames: what they share is rendered once.
+///
+/// A frame is either one of the whole ones ([`Self::content`], [`Self::usage`]), or it is begun
+/// with [`Self::begin`], gets the value of `logprobs`, and is ended with [`Self::end`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamFrames {
     /// `data: {"id":...,"choices":[` and, from `choices_len` on, the beginning of a content choice.
@@ -34,13 +38,53 @@ pub struct StreamFrames {
     include_usage: bool,
 }
 
-const CONTENT: &[u8] = b"{\"index\":0,\"delta\":{\"content\":\"";
-const CONTENT_END: &[u8] = b"\"},\"logprobs\":null,\"finish_reason\":null}";
-const ROLE: &[u8] = b"{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\
-                      \"refusal\":null},\"logprobs\":null,\"finish_reason\":null}";
-const FINISH: &[u8] = b"{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"";
+/// What a frame adds to its choice. Texts are the content of JSON strings, without quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delta<'a> {
+    /// Who speaks, and empty content.
+    Role,
+    /// Who speaks, and that there is no content: the answer begins with calls of tools.
+    RoleWithoutContent,
+    /// Some of the answer.
+    Content(&'a [u8]),
+    /// Some of what a reasoning model thinks, under both names that clients know.
+    Reasoning(&'a [u8]),
+    /// Some of why there is no answer.
+    Refusal(&'a [u8]),
+    /// A call of a tool begins: `index`, `id` and the function's name.
+    ToolCall {
+        /// Its place among the calls, from 0.
+        index: u32,
+        /// `call_...`, unescaped.
+        id: &'a str,
+        /// The function, unescaped.
+        name: &'a str,
+    },
+    /// Some of a call's arguments.
+    Arguments {
+        /// The call's place among the calls, from 0.
+        index: u32,
+        /// A piece of a JSON text, escaped as the content of a string.
+        escaped: &'a [u8],
+    },
+    /// Nothing: the last frame of a choice.
+    Nothing,
+}
 
-/// `CONTENT_END` and the end of the frame, in one piece.
+/// What stands behind a frame's `logprobs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End<'a> {
+    /// Why the choice ended.
+    pub finish: Option<FinishReason>,
+    /// vLLM's: the stop string that ended it.
+    pub stop_reason: Option<&'a str>,
+    /// vLLM's `continuous_usage_stats`: the usage so far.
+    pub usage: Option<&'a Usage>,
+}
+
+const CONTENT: &[u8] = b"{\"index\":0,\"delta\":{\"content\":\"";
+
+/// The end of a content frame of the first choice, in one piece.
 const CONTENT_TAIL: &[u8] = b"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
 const CONTENT_TAIL_USAGE: &[u8] =
     b"\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n";
@@ -66,22 +110,8 @@ impl StreamFrames {
         Self { head: out.into_boxed_slice(), choices_len, include_usage: head.include_usage }
     }
 
-    /// Appends the first frame: the role, and no content.
-    pub fn role(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head[..self.choices_len]);
-        out.extend_from_slice(ROLE);
-        self.end_of_choices(out);
-    }
-
-    /// Appends the first frame with the usage so far: vLLM's `continuous_usage_stats`.
-    pub fn role_with_usage(&self, usage: &Usage, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head[..self.choices_len]);
-        out.extend_from_slice(ROLE);
-        end_with_usage(usage, out);
-    }
-
-    /// Appends the frame of one token. `escaped` is its text as JSON string content, without
-    /// quotes.
+    /// Appends the frame of one token of the first choice: three copies. `escaped` is its text as
+    /// JSON string content, without quotes.
     pub fn content(&self, escaped: &[u8], out: &mut Vec<u8>) {
         let tail = if self.include_usage { CONTENT_TAIL_USAGE } else { CONTENT_TAIL };
         out.reserve(self.head.len() + escaped.len() + tail.len());
@@ -90,37 +120,49 @@ impl StreamFrames {
         out.extend_from_slice(tail);
     }
 
-    /// Appends the frame of one token with the usage so far: vLLM's `continuous_usage_stats`.
-    pub fn content_with_usage(&self, escaped: &[u8], usage: &Usage, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head);
-        out.extend_from_slice(escaped);
-        out.extend_from_slice(CONTENT_END);
-        end_with_usage(usage, out);
+    /// Appends a frame without log probabilities.
+    pub fn frame(&self, choice: u32, delta: Delta<'_>, end: &End<'_>, out: &mut Vec<u8>) {
+        self.begin(choice, delta, out);
+        out.extend_from_slice(b"null");
+        self.end(end, out);
     }
 
-    /// Appends the frame that says why the answer ended.
-    pub fn finish(&self, reason: FinishReason, out: &mut Vec<u8>) {
-        self.finish_choice(reason, out);
-        self.end_of_choices(out);
-    }
-
-    /// The same with the totals: vLLM's `continuous_usage_stats`.
-    pub fn finish_with_usage(&self, reason: FinishReason, usage: &Usage, out: &mut Vec<u8>) {
-        self.finish_choice(reason, out);
-        end_with_usage(usage, out);
-    }
-
-    fn finish_choice(&self, reason: FinishReason, out: &mut Vec<u8>) {
+    /// Begins a frame, up to `"logprobs":`, whose value is to be appended next.
+    pub fn begin(&self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head[..self.choices_len]);
-        out.extend_from_slice(FINISH);
-        out.extend_from_slice(reason.as_str().as_bytes());
-        out.extend_from_slice(b"\"}");
+        out.extend_from_slice(b"{\"index\":");
+        push_number(out, choice);
+        out.extend_from_slice(b",\"delta\":{");
+        delta.write(out);
+        out.extend_from_slice(b"},\"logprobs\":");
+    }
+
+    /// Ends a frame.
+    pub fn end(&self, end: &End<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"finish_reason\":");
+        match end.finish {
+            None => out.extend_from_slice(b"null"),
+            Some(finish) => {
+                out.push(b'"');
+                out.extend_from_slice(finish.as_str().as_bytes());
+                out.push(b'"');
+            }
+        }
+        if end.stop_reason.is_some() {
+            out.extend_from_slice(b",\"stop_reason\":");
+            push_optional_string(out, end.stop_reason);
+        }
+        out.extend_from_slice(match end.usage {
+            Some(usage) => return end_with_usage(b"}],\"usage\":", usage, out),
+            None if self.include_usage => b"}],\"usage\":null}\n\n".as_slice(),
+            None => b"}]}\n\n",
+        });
     }
 
     /// Appends the usage frame: no choices. Only for streams that asked for it.
     pub fn usage(&self, usage: &Usage, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head[..self.choices_len]);
-        end_with_usage(usage, out);
+        end_with_usage(b"],\"usage\":", usage, out);
     }
 
     /// The length of [`Self::content`] for `escaped` bytes of text.
@@ -128,18 +170,53 @@ impl StreamFrames {
         let tail = if self.include_usage { CONTENT_TAIL_USAGE } else { CONTENT_TAIL };
         self.head.len() + escaped + tail.len()
     }
+}
 
-    fn end_of_choices(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(if self.include_usage {
-            b"],\"usage\":null}\n\n".as_slice()
-        } else {
-            b"]}\n\n"
-        });
+impl Delta<'_> {
+    fn write(self, out: &mut Vec<u8>) {
+        let text = |before: &[u8], escaped: &[u8], after: &[u8], out: &mut Vec<u8>| {
+            out.extend_from_slice(before);
+            out.extend_from_slice(escaped);
+            out.extend_from_slice(after);
+        };
+        match self {
+            Self::Role => {
+                out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\",\"refusal\":null");
+            }
+            Self::RoleWithoutContent => {
+                out.extend_from_slice(b"\"role\":\"assistant\",\"content\":null,\"refusal\":null");
+            }
+            Self::Content(escaped) => text(b"\"content\":\"", escaped, b"\"", out),
+            Self::Reasoning(escaped) => {
+                text(b"\"reasoning_content\":\"", escaped, b"\"", out);
+                text(b",\"reasoning\":\"", escaped, b"\"", out);
+            }
+            Self::Refusal(escaped) => text(b"\"refusal\":\"", escaped, b"\"", out),
+            Self::ToolCall { index, id, name } => {
+                out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
+                push_number(out, index);
+                out.extend_from_slice(b",\"id\":");
+                push_string(out, id);
+                out.extend_from_slice(b",\"type\":\"function\",\"function\":{\"name\":");
+                push_string(out, name);
+                out.extend_from_slice(b",\"arguments\":\"\"}}]");
+            }
+            Self::Arguments { index, escaped } => {
+                out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
+                push_number(out, index);
+                text(b",\"function\":{\"arguments\":\"", escaped, b"\"}}]", out);
+            }
+            Self::Nothing => {}
+        }
     }
 }
 
-fn end_with_usage(usage: &Usage, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"],\"usage\":");
+fn push_number(out: &mut Vec<u8>, number: u32) {
+    push_decimal(out, u64::from(number));
+}
+
+fn end_with_usage(before: &[u8], usage: &Usage, out: &mut Vec<u8>) {
+    out.extend_from_slice(before);
     usage.write(out);
     out.extend_from_slice(b"}\n\n");
 }

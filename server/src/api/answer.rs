@@ -1,0 +1,327 @@
+//! An answer whose words are decided and whose timing is not, whatever surface it is for.
+//!
+//! The engine decides when; here is only how much of everything there is, and how it is framed. An
+//! answer has one lane for each choice, or for each prompt of a batch, and each lane is one job of
+//! the engine, as vLLM makes them. The invariant: an [`Answer`] is a pure function of the request,
+//! the configuration and its id, so that the same request gets the same bytes on every thread,
+//! driver and run, and whatever was sent can be rendered again.
+
+use std::sync::Arc;
+
+use llmsim_engine::sim::{BlockHash, Finish, Job, Refusal};
+use llmsim_engine::text::output::Output;
+use llmsim_engine::text::prompt::Chain;
+use llmsim_engine::text::stop::{self, Stops};
+use llmsim_engine::units::{JobId, Tokens};
+use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::usage::{FinishReason, Usage};
+
+use super::chat::Chat;
+use crate::api;
+use crate::helper::{self, Helper};
+use crate::http::response::Response;
+use crate::lanes::Lanes;
+use crate::metrics::timing::Timing;
+use crate::served::Served;
+
+/// The most output tokens that are gone through at once on the I/O thread, to make their block
+/// keys, to search them for a stop string, or to put a whole answer together. The keys of 4,096 take
+/// 42 µs there and the whole answer 29 µs; of 131,072 it is 1.3 ms and 0.9 ms, of a million 38 ms
+/// and 26 ms.
+pub(crate) const MOST_TOKENS_INLINE: u32 = 4096;
+
+/// What will be said, in how many lanes, and how it is framed.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Its place in the configuration.
+    pub(crate) model: usize,
+    pub(crate) is_stream: bool,
+    /// `x-llmsim-timing: 1`.
+    pub(crate) wants_timing: bool,
+    pub(crate) priority: i32,
+    pub(crate) lanes: Lanes<Lane>,
+    pub(crate) format: Format,
+    pub(crate) served: Arc<Served>,
+}
+
+/// One choice, or the answer to one prompt of a batch: one job of the engine.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) prompt: Tokens,
+    /// Whether `usage` counts its prompt: of several choices for a prompt, only the first does.
+    pub(crate) counts_prompt: bool,
+    pub(crate) max_tokens: Tokens,
+    pub(crate) stop_after: Option<Tokens>,
+    pub(crate) chain: Option<Arc<[BlockHash]>>,
+    pub(crate) output: Output,
+    pub(crate) ending: Ending,
+}
+
+/// What is said of an answer that came to its end by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) reason: FinishReason,
+    /// The stop string that ended it.
+    pub(crate) stopped_by: Option<Box<str>>,
+}
+
+/// How far a lane has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Prompt tokens that the prefix cache had.
+    pub(crate) cached: Tokens,
+    /// Tokens that exist.
+    pub(crate) released: Tokens,
+    pub(crate) finish: Option<Finish>,
+}
+
+/// How an answer is framed: one variant for each surface.
+///
+/// A stream is made of units, each the same bytes whenever it is rendered: what opens the stream;
+/// for each lane its opening, a unit for every token, and its end; and the end of the stream, in
+/// one unit with the end of the last lane.
+#[derive(Debug)]
+pub(crate) enum Format {
+    Chat(Chat),
+}
+
+impl Format {
+    /// Appends what opens the stream. It goes out with the head of the response, as soon as the
+    /// engine has taken all lanes and before it has begun; often there is nothing.
+    pub(crate) fn open_stream(&self, _answer: &Answer, _out: &mut Vec<u8>) {
+        match self {
+            Self::Chat(_) => {}
+        }
+    }
+
+    /// Appends what opens a lane; it goes out with its first token.
+    pub(crate) fn open_lane(&self, answer: &Answer, lane: usize, out: &mut Vec<u8>) {
+        match self {
+            Self::Chat(chat) => chat.open_lane(answer, lane, out),
+        }
+    }
+
+    /// Appends the frames of token `k` of a lane, counted from 0. `cached` is the lane's.
+    pub(crate) fn token(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        k: u32,
+        cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            Self::Chat(chat) => chat.token(answer, lane, k, cached, out),
+        }
+    }
+
+    /// Appends what ends a lane.
+    pub(crate) fn end_lane(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            Self::Chat(chat) => chat.end_lane(answer, lane, progress, out),
+        }
+    }
+
+    /// Appends what ends the stream, after the ends of all lanes.
+    pub(crate) fn end_stream(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            Self::Chat(chat) => chat.end_stream(answer, progress, timing, out),
+        }
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn whole_body(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+    ) -> Vec<u8> {
+        match self {
+            Self::Chat(chat) => chat.whole_body(answer, progress, timing),
+        }
+    }
+
+    /// A refusal that comes when the answer is decided: the engine's.
+    pub(crate) fn refusal(&self, error: &ApiError) -> Response {
+        match self {
+            Self::Chat(_) => api::error(error),
+        }
+    }
+}
+
+impl Lane {
+    /// A lane that says `output`, ending by itself as `reason` says, under the request's limits.
+    pub(crate) fn new(output: Output, reason: FinishReason, limits: &Limits) -> Self {
+        let Limits { prompt, max_tokens, min_tokens, ignore_eos } = *limits;
+        // With `ignore_eos` the answer goes on to the limit; with `min_tokens` until then.
+        let natural_end = output.len().max(min_tokens);
+        Self {
+            prompt,
+            counts_prompt: true,
+            max_tokens,
+            stop_after: (!ignore_eos && natural_end <= max_tokens).then_some(natural_end),
+            chain: None,
+            output,
+            ending: Ending { reason, stopped_by: None },
+        }
+    }
+
+    /// Output tokens, if nobody ends it before.
+    pub(crate) fn longest(&self) -> Tokens {
+        self.stop_after.unwrap_or(self.max_tokens)
+    }
+
+    /// Why it ended.
+    pub(crate) fn reason(&self, finish: Option<Finish>) -> FinishReason {
+        match finish {
+            Some(Finish::Stop) => self.ending.reason,
+            Some(Finish::Length) | None => FinishReason::Length,
+        }
+    }
+
+    /// The stop string that ended it, if one did.
+    pub(crate) fn stopped_by(&self, finish: Option<Finish>) -> Option<&str> {
+        self.ending.stopped_by.as_deref().filter(|_| finish == Some(Finish::Stop))
+    }
+}
+
+/// How long an answer may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) prompt: Tokens,
+    pub(crate) max_tokens: Tokens,
+    pub(crate) min_tokens: Tokens,
+    pub(crate) ignore_eos: bool,
+}
+
+impl Answer {
+    /// What the engine is told of a lane.
+    pub(crate) fn job(&self, lane: usize, id: JobId) -> Job {
+        let lane = &self.lanes[lane];
+        Job {
+            id,
+            prompt: lane.prompt,
+            max_tokens: lane.max_tokens,
+            stop_after: lane.stop_after,
+            priority: self.priority,
+            chain: lane.chain.clone(),
+        }
+    }
+
+    /// What one lane has taken so far: the prompt as if it were alone.
+    pub(crate) fn usage_of(&self, lane: usize, completion: Tokens, cached: Tokens) -> Usage {
+        let lane = &self.lanes[lane];
+        let reasoning = lane.output.reasoning_in(completion);
+        Usage { prompt: lane.prompt, cached, completion, reasoning }
+    }
+
+    /// What all lanes have taken: each prompt once, and every token of every lane.
+    pub(crate) fn usage(&self, progress: &Lanes<Progress>) -> Usage {
+        let mut usage = Usage::default();
+        for (lane, progress) in self.lanes.iter().zip(progress.iter()) {
+            if lane.counts_prompt {
+                usage.prompt += lane.prompt;
+                usage.cached += progress.cached;
+            }
+            usage.completion += progress.released;
+            usage.reasoning += lane.output.reasoning_in(progress.released);
+        }
+        usage
+    }
+
+    /// An engine's refusal of a lane, as the client sees it.
+    pub(crate) fn refused(&self, lane: usize, why: Refusal) -> Response {
+        let (lane, model) = (&self.lanes[lane], &self.served.models[self.model]);
+        self.format.refusal(&match why {
+            Refusal::QueueFull => ApiError::overloaded(1),
+            Refusal::Down => ApiError::down(1),
+            Refusal::PromptTooLong => {
+                ApiError::context_length_exceeded(model.context.get(), lane.prompt.get(), None)
+            }
+            Refusal::NeverFits => {
+                let needed = u64::from(lane.prompt.get()) + u64::from(lane.max_tokens.get());
+                ApiError::never_fits(model.kv_tokens(), needed)
+            }
+        })
+    }
+}
+
+/// An answer whose tokens are decided, but have not been gone through.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) answer: Answer,
+    /// With prefix caching, of each lane: the keys of its prompt, to be continued with those of the
+    /// output.
+    pub(crate) chains: Vec<Option<Chain>>,
+    /// Strings that end a lane.
+    pub(crate) stops: Vec<String>,
+    /// The string that ended it stays.
+    pub(crate) keeps_match: bool,
+    /// What so many tokens complete does not end it.
+    pub(crate) min_tokens: Tokens,
+}
+
+impl Draft {
+    /// Goes through the tokens; a helper thread does it if they are many. However small a request
+    /// is, its answer may fill the context.
+    pub(crate) async fn finish(self, helper: &Helper) -> Answer {
+        let is_keyed = self.chains.iter().any(Option::is_some);
+        let passes = (self.stops.len() + usize::from(is_keyed)) as u64;
+        let tokens: u64 =
+            self.answer.lanes.iter().map(|lane| u64::from(lane.longest().get())).sum();
+        if passes * tokens > u64::from(MOST_TOKENS_INLINE) {
+            helper::run(helper, move || self.complete()).await
+        } else {
+            self.complete()
+        }
+    }
+
+    pub(crate) fn complete(self) -> Answer {
+        let Self { mut answer, chains, stops, keeps_match, min_tokens } = self;
+        let mut chains = chains.into_iter();
+        let stops = Stops { strings: &stops, keeps_match, after: min_tokens };
+        for lane in answer.lanes.iter_mut() {
+            // What a next turn finds in the prefix cache are the tokens as the engine makes them,
+            // not what each of them adds to the text.
+            let chain = chains.next().flatten();
+            let tokens = chain.is_some().then(|| lane.output.clone());
+            if !stops.strings.is_empty() {
+                lane.stop(&stops);
+            }
+            lane.chain = chain.zip(tokens).map(|(mut chain, tokens)| {
+                for k in 0..lane.longest().get() {
+                    chain.push(tokens.piece(k));
+                }
+                chain.into_keys().into_iter().map(BlockHash).collect()
+            });
+        }
+        answer
+    }
+}
+
+impl Lane {
+    fn stop(&mut self, stops: &Stops<'_, String>) {
+        let output = self.output.clone();
+        let (output, by) = stop::apply_to(output, self.longest(), stops);
+        self.output = output;
+        if let Some(by) = by {
+            self.stop_after = Some(self.output.len());
+            self.ending = Ending {
+                reason: FinishReason::Stop,
+                stopped_by: Some(stops.strings[by].as_str().into()),
+            };
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a request has for each of its choices, or of its prompts: one or many of something.
+//!
+//! Nearly every request has one, which is looked at for every token, so the first is held in place
+//! and the others behind a pointer. The invariant: there is always a first.
+
+use std::iter;
+use std::ops::{Index, IndexMut};
+
+/// At least one of something, and never more than [`Lanes::MOST`].
+#[derive(Clone, Debug)]
+pub(crate) struct Lanes<T> {
+    first: T,
+    others: Box<[T]>,
+}
+
+impl<T> Lanes<T> {
+    /// The most lanes of one request: a lane's number has 16 bits in an address.
+    pub(crate) const MOST: usize = 1 << 16;
+
+    /// All of `lanes`; nothing if there are none.
+    pub(crate) fn of(lanes: impl IntoIterator<Item = T>) -> Option<Self> {
+        let mut lanes = lanes.into_iter();
+        let first = lanes.next()?;
+        let others: Box<[T]> = lanes.collect();
+        assert!(others.len() < Self::MOST, "so many lanes are refused with the request");
+        Some(Self { first, others })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    pub(crate) fn first(&self) -> &T {
+        &self.first
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// For each lane what `make` makes of it.
+    pub(crate) fn map<U>(&self, make: impl FnMut(&T) -> U) -> Lanes<U> {
+        let mut make = make;
+        Lanes { first: make(&self.first), others: self.others.iter().map(make).collect() }
+    }
+}
+
+impl<T> Index<usize> for Lanes<T> {
+    type Output = T;
+
+    fn index(&self, lane: usize) -> &T {
+        if lane == 0 { &self.first } else { &self.others[lane - 1] }
+    }
+}
+
+impl<T> IndexMut<usize> for Lanes<T> {
+    fn index_mut(&mut self, lane: usize) -> &mut T {
+        if lane == 0 { &mut self.first } else { &mut self.others[lane - 1] }
+    }
+}
