@@ -4,10 +4,12 @@
 //! itself: the caller stamped the bytes when it got them.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use llmsim_engine::units::SimSpan;
 use llmsim_engine::wire::client::Chunk;
-use memchr::memmem;
+use memchr::memchr2;
+use memchr::memmem::{self, Finder};
 use serde::Deserialize;
 
 use crate::record::{Reported, ServerTiming, Usage};
@@ -29,12 +31,13 @@ pub struct Meaning {
     pub error: Option<String>,
 }
 
-/// Reads the data of one event (not `[DONE]`).
+/// Reads the data of one event (not `[DONE]`) and remembers it for the next in `usual`.
 ///
 /// # Errors
 /// One line about what is wrong with it.
-pub fn meaning(data: &[u8]) -> Result<Meaning, String> {
-    if is_plain_content(data) {
+pub fn meaning(data: &[u8], usual: &mut Usual) -> Result<Meaning, String> {
+    if let Some(text_at) = plain_content(data) {
+        usual.learn(data, text_at);
         return Ok(Meaning { output: true, ..Meaning::default() });
     }
     let chunk = Chunk::parse(data).map_err(|bad| bad.0)?;
@@ -64,20 +67,67 @@ pub fn meaning(data: &[u8]) -> Result<Meaning, String> {
 }
 
 /// Settles the chunk that makes up almost all of a stream without decoding it: non-empty
-/// `"content"`, no finish reason, no usage, no error. Any doubt is answered with false.
-fn is_plain_content(data: &[u8]) -> bool {
-    const CHAT: &[u8] = b"\"content\":\"";
-    const LEGACY: &[u8] = b"\"text\":\"";
-    let begins = |key: &[u8]| Some(memmem::find(data, key)? + key.len());
-    let legacy = || begins(LEGACY).filter(|_| memmem::find(data, b"\"delta\"").is_none());
-    let Some(at) = begins(CHAT).or_else(legacy) else { return false };
-    data.get(at).is_some_and(|&next| next != b'"')
-        && data.last() == Some(&b'}')
-        && memmem::find(data, b"\"finish_reason\":\"").is_none()
-        && memmem::find(data, b"\"finish_reason\": \"").is_none()
-        && memmem::find(data, b"\"usage\":{").is_none()
-        && memmem::find(data, b"\"usage\": {").is_none()
-        && memmem::find(data, b"\"error\":").is_none()
+/// `"content"` (or `"text"` of a legacy completion), no finish reason, no usage, no error. Any doubt
+/// is answered with `None`, else where the text begins.
+fn plain_content(data: &[u8]) -> Option<usize> {
+    /// Searchers are costly to make and cheap to use.
+    static FINDERS: LazyLock<Finders> = LazyLock::new(|| Finders {
+        content: Finder::new(b"\"content\":\""),
+        text: Finder::new(b"\"text\":\""),
+        delta: Finder::new(b"\"delta\""),
+        others: OTHERS.map(Finder::new),
+    });
+    struct Finders {
+        content: Finder<'static>,
+        text: Finder<'static>,
+        delta: Finder<'static>,
+        others: [Finder<'static>; 5],
+    }
+    const OTHERS: [&[u8]; 5] = [
+        b"\"finish_reason\":\"",
+        b"\"finish_reason\": \"",
+        b"\"usage\":{",
+        b"\"usage\": {",
+        b"\"error\":",
+    ];
+    let Finders { content, text, delta, others } = &*FINDERS;
+    let begins = |key: &Finder<'_>| Some(key.find(data)? + key.needle().len());
+    let legacy = || begins(text).filter(|_| delta.find(data).is_none());
+    let at = begins(content).or_else(legacy)?;
+    let some = data.get(at).is_some_and(|&next| next != b'"') && data.last() == Some(&b'}');
+    (some && others.iter().all(|other| other.find(data).is_none())).then_some(at)
+}
+
+/// Recognises a plain chunk by the last one of its stream: servers write all but the text alike.
+///
+/// The invariant: what it takes for plain, [`meaning`] does too. The text between what is known to
+/// stand before it and after it holds neither quotes nor backslashes, so the string that began
+/// before it ends behind it.
+#[derive(Debug, Default)]
+pub struct Usual {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Usual {
+    /// True if `data` is the last plain chunk with another text in it.
+    pub fn is(&self, data: &[u8]) -> bool {
+        let Some(rest) = data.strip_prefix(self.before.as_slice()) else { return false };
+        let Some(text) = rest.strip_suffix(self.after.as_slice()) else { return false };
+        !self.after.is_empty() && !text.is_empty() && memchr2(b'"', b'\\', text).is_none()
+    }
+
+    /// Remembers a chunk that [`meaning`] has settled, if it is a plain one of a simple text.
+    fn learn(&mut self, data: &[u8], text_at: usize) {
+        let (before, rest) = data.split_at(text_at);
+        let Some(ends) = memchr2(b'"', b'\\', rest).filter(|&end| rest[end] == b'"') else {
+            return;
+        };
+        self.before.clear();
+        self.before.extend_from_slice(before);
+        self.after.clear();
+        self.after.extend_from_slice(&rest[ends..]);
+    }
 }
 
 /// The content that a chunk carries, for those who keep it.
@@ -163,6 +213,10 @@ fn start_of(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meaning(data: &[u8]) -> Result<Meaning, String> {
+        super::meaning(data, &mut Usual::default())
+    }
 
     fn check(data: &str, output: bool, finish: Option<&str>, usage: Option<(u32, u32)>) {
         let meaning = meaning(data.as_bytes()).expect(data);
@@ -302,5 +356,48 @@ mod tests {
         );
         check(r#"{"choices":[{"delta":{"content":"","x":{"text":"y"}}}]}"#, false, None, None);
         assert_eq!(content(br#"{"choices":[{"text":"a\n"}]}"#).as_deref(), Some("a\n"));
+    }
+
+    /// Everything that [`Usual`] takes for plain after `first` must be so in its own right.
+    #[test]
+    fn a_chunk_is_known_by_the_last_one_only_if_it_is_plain() {
+        let first = r#"{"id":"c","choices":[{"delta":{"content":"a"},"finish_reason":null}]}"#;
+        let mut usual = Usual::default();
+        assert!(!usual.is(first.as_bytes()), "nothing is known yet");
+        super::meaning(first.as_bytes(), &mut usual).expect("valid");
+        for (next, known) in [
+            (r#"{"id":"c","choices":[{"delta":{"content":" bcd"},"finish_reason":null}]}"#, true),
+            (r#"{"id":"c","choices":[{"delta":{"content":"é"},"finish_reason":null}]}"#, true),
+            // Settled the long way: a quote or a backslash in the text.
+            (r#"{"id":"c","choices":[{"delta":{"content":"\n"},"finish_reason":null}]}"#, false),
+            (r#"{"id":"c","choices":[{"delta":{"content":"a\""},"finish_reason":null}]}"#, false),
+            (
+                r#"{"id":"c","choices":[{"delta":{"content":"a"},"x":"b"},"finish_reason":null}]}"#,
+                false,
+            ),
+            // No output, an end, another stream.
+            (r#"{"id":"c","choices":[{"delta":{"content":""},"finish_reason":null}]}"#, false),
+            (r#"{"id":"c","choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}"#, false),
+            (r#"{"id":"d","choices":[{"delta":{"content":"a"},"finish_reason":null}]}"#, false),
+            (r#"{"id":"c","choices":[{"delta":{"content":"#, false),
+        ] {
+            assert_eq!(usual.is(next.as_bytes()), known, "{next}");
+            if known {
+                let plain = Meaning { output: true, ..Meaning::default() };
+                assert_eq!(meaning(next.as_bytes()), Ok(plain), "{next}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_learnt_is_replaced_when_the_server_writes_otherwise() {
+        let mut usual = Usual::default();
+        let chunk = |created: u32, text: &str| {
+            format!(r#"{{"created":{created},"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#)
+        };
+        super::meaning(chunk(1, "a").as_bytes(), &mut usual).expect("valid");
+        assert!(usual.is(chunk(1, "b").as_bytes()) && !usual.is(chunk(2, "b").as_bytes()));
+        super::meaning(chunk(2, "b").as_bytes(), &mut usual).expect("valid");
+        assert!(usual.is(chunk(2, "c").as_bytes()) && !usual.is(chunk(1, "c").as_bytes()));
     }
 }

@@ -206,6 +206,10 @@ impl Reader {
                     }
                     return Ok(n);
                 }
+                if let Some((size, used)) = state.whole_line(bytes) {
+                    *state = Chunked::Data { left: size };
+                    return Ok(used);
+                }
                 match state.step(bytes[0])? {
                     Some(next) => *state = next,
                     None => self.body = Body::Done,
@@ -217,6 +221,31 @@ impl Reader {
 }
 
 impl Chunked {
+    /// The usual framing between the data of two chunks, in one look: the end of the last one, a
+    /// size of a few digits, no extension. Tells the size and how many bytes that was; `None` where
+    /// it must be read byte by byte.
+    fn whole_line(&self, bytes: &[u8]) -> Option<(u64, usize)> {
+        /// No overflow, and no server sends more at once.
+        const MOST_DIGITS: usize = 8;
+        let skipped = match self {
+            Self::Size { any: false, .. } => 0,
+            Self::DataCr if bytes.starts_with(b"\r\n") => 2,
+            _ => return None,
+        };
+        let line = &bytes[skipped..];
+        let mut size = 0;
+        for (place, &byte) in line.iter().enumerate().take(MOST_DIGITS + 1) {
+            match char::from(byte).to_digit(16) {
+                Some(digit) => size = size << 4 | u64::from(digit),
+                None => {
+                    let ends = size > 0 && line[place..].starts_with(b"\r\n");
+                    return ends.then_some((size, skipped + place + 2));
+                }
+            }
+        }
+        None
+    }
+
     /// The state after one byte of framing; `None` at the end of the body.
     fn step(&self, byte: u8) -> Result<Option<Self>, Malformed> {
         let wrong = |what: &str| Err(Malformed(format!("chunked coding: {what} {byte:#04x}")));

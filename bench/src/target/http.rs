@@ -18,7 +18,7 @@ use llmsim_engine::wire::sse::{SseEvent, SseParser};
 use monoio::io::AsyncWriteRentExt;
 use monoio::net::TcpStream;
 
-use crate::chunk;
+use crate::chunk::{self, Usual};
 use crate::clock::Clock;
 use crate::http::answer::Reader;
 use crate::http::url::Url;
@@ -415,6 +415,7 @@ pub struct Answer {
     events: SseParser,
     error_body: Vec<u8>,
     finish: Option<String>,
+    usual: Usual,
     done: bool,
 }
 
@@ -428,6 +429,7 @@ impl Default for Answer {
             events: SseParser::new(MOST_EVENT),
             error_body: Vec::new(),
             finish: None,
+            usual: Usual::default(),
             done: false,
         }
     }
@@ -444,7 +446,7 @@ impl Answer {
         at: SimTime,
         record: &mut Record,
     ) -> Result<bool, Failure> {
-        let Self { reader, events, error_body, finish, done } = self;
+        let Self { reader, events, error_body, finish, usual, done } = self;
         let used = reader.feed_head(bytes).map_err(malformed)?;
         let Some(head) = reader.head() else { return Ok(false) };
         let streams = is_stream(head);
@@ -459,8 +461,13 @@ impl Answer {
                     return;
                 }
                 let fed = events.feed(piece, |event| {
-                    if problem.is_none() {
-                        problem = take_event(event, at, record, finish, done).err();
+                    if problem.is_some() {
+                        return;
+                    }
+                    if usual.is(event.data) {
+                        take_output(event.data, at, record);
+                    } else {
+                        problem = take_event(event, at, record, finish, usual, done).err();
                     }
                 });
                 if let Err(long) = fed {
@@ -537,11 +544,19 @@ fn malformed(error: crate::http::answer::Malformed) -> Failure {
     Failure::new(FailureClass::Malformed, error.0)
 }
 
+fn take_output(data: &[u8], at: SimTime, record: &mut Record) {
+    record.output.push(at);
+    if let Some(text) = &mut record.text {
+        text.push_str(&chunk::content(data).unwrap_or_default());
+    }
+}
+
 fn take_event(
     event: SseEvent<'_>,
     at: SimTime,
     record: &mut Record,
     finish: &mut Option<String>,
+    usual: &mut Usual,
     done: &mut bool,
 ) -> Result<(), Failure> {
     let data = event.data;
@@ -549,7 +564,7 @@ fn take_event(
         *done = true;
         return Ok(());
     }
-    let meaning = chunk::meaning(data).map_err(|problem| {
+    let meaning = chunk::meaning(data, usual).map_err(|problem| {
         let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
         Failure::new(FailureClass::Malformed, format!("{problem}: {start}"))
     })?;
@@ -557,10 +572,7 @@ fn take_event(
         return Err(Failure::new(FailureClass::ErrorInStream, error));
     }
     if meaning.output {
-        record.output.push(at);
-        if let Some(text) = &mut record.text {
-            text.push_str(&chunk::content(data).unwrap_or_default());
-        }
+        take_output(data, at, record);
     }
     if meaning.finish.is_some() {
         *finish = meaning.finish;
