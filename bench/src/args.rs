@@ -166,6 +166,7 @@ pub struct LoadArgs {
         short = 'r',
         visible_alias = "request-rate",
         value_delimiter = ',',
+        allow_negative_numbers = true,
         value_name = "R[,R...]",
         conflicts_with = "concurrency"
     )]

@@ -26,7 +26,7 @@ use crate::result::{Level, Summary};
 use crate::run::{Context, LevelSpec, measure, warm_up};
 use crate::scrape;
 use crate::selftest::{self, Stamp};
-use crate::settings::{LevelSetting, Settings};
+use crate::settings::{LevelSetting, Settings, Sweep};
 use crate::target::http::{Client, Texts};
 use crate::target::simulated::Simulated;
 
@@ -157,12 +157,12 @@ impl Session {
         let models = source("--simulate", models)?;
         let responses = source("--simulate-responses", responses)?;
         let target = Simulated::new(&models, &responses, &self.settings.model)?;
-        if let Some(sweep) = self.settings.sweep {
-            println!("{}", console::sweep_columns(&self.settings, sweep));
-        }
         let live = Arc::new(Live::default());
         let style = Style::for_stderr(self.settings.report.progress);
-        let _progress = Progress::start(Clock::start(), Arc::clone(&live), style);
+        let progress = Progress::start(Clock::start(), Arc::clone(&live), style);
+        if let Some(sweep) = self.settings.sweep {
+            progress.print(&console::sweep_columns(&self.settings, sweep));
+        }
         for (number, setting) in (0..).zip(self.settings.levels.clone()) {
             if crate::os::interrupted() {
                 break;
@@ -174,16 +174,26 @@ impl Session {
                 seed: Seed::new(self.settings.seed),
             };
             let workload = &self.settings.workload;
+            live.title(&self.title(&setting));
             let level = target.measure_until(workload, &spec, &live, crate::os::interrupted);
             live.end();
             let outcome = Ok(conclude_level(&self.settings, None, level, ServerSide::Skipped));
             let done = Done { setting, outcome };
             if let Some(sweep) = self.settings.sweep {
-                println!("{}", console::sweep_row(&self.settings, sweep, &done));
+                progress.print(&console::sweep_row(&self.settings, sweep, &done));
             }
             self.done.push(done);
         }
         Ok(())
+    }
+
+    /// What stands before the figures of a level while it runs.
+    fn title(&self, setting: &LevelSetting) -> String {
+        match self.settings.sweep {
+            Some(Sweep::Concurrency) => format!("concurrency {}", setting.name),
+            Some(Sweep::Rate) => format!("rate {}", setting.name),
+            None => String::new(),
+        }
     }
 
     async fn http_levels(&mut self, api_key: Option<&str>) -> Result<(), String> {
@@ -206,28 +216,31 @@ impl Session {
         let workload = Arc::new(settings.workload.clone());
         let context = Context { clock, client, workload, live: Arc::clone(&live) };
         let style = Style::for_stderr(settings.report.progress);
-        let _progress = Progress::start(clock, Arc::clone(&live), style);
+        let progress = Progress::start(clock, Arc::clone(&live), style);
         for (number, setting) in (0..).zip(settings.levels.clone()) {
             if crate::os::interrupted() {
                 break;
             }
+            live.title("warm-up");
             let warm = self.warm(&context, number, &setting).await;
             if number == 0 {
                 if let (Ok(records), true) = (&warm, self.settings.selftest) {
-                    self.selftest(records).await;
+                    live.title("self-test of this client");
+                    self.selftest(records, &progress).await;
                 }
                 if let Some(sweep) = self.settings.sweep {
-                    println!("{}", console::sweep_columns(&self.settings, sweep));
+                    progress.print(&console::sweep_columns(&self.settings, sweep));
                 }
             }
+            live.title(&self.title(&setting));
             let outcome = match warm {
                 Ok(_) => Ok(self.http_level(&context, number, &setting, api_key).await),
                 Err(why) => Err(why),
             };
-            context.live.end();
+            live.end();
             let done = Done { setting, outcome };
             if let Some(sweep) = self.settings.sweep {
-                println!("{}", console::sweep_row(&self.settings, sweep, &done));
+                progress.print(&console::sweep_row(&self.settings, sweep, &done));
             }
             self.done.push(done);
         }
@@ -240,14 +253,15 @@ impl Session {
 
     /// The client's own error at the streams and the chunk rate that the level with most of them
     /// will have, going by the warm-up. A failed self-test is no reason not to measure.
-    async fn selftest(&mut self, warm: &[Record]) {
+    async fn selftest(&mut self, warm: &[Record], progress: &Progress) {
         let settings = &self.settings;
         let pace = Pace::of(warm);
         let streams = settings.levels.iter().map(|level| in_flight(level, pace.answer)).max();
         let setup = selftest::Setup::like(streams.unwrap_or(1), pace.gap, settings.stamps);
-        let stamp = selftest::run(setup).await.inspect_err(|why| eprintln!("note: {why}")).ok();
+        let stamp = selftest::run(setup).await;
+        let stamp = stamp.inspect_err(|why| progress.note(&format!("note: {why}"))).ok();
         if let (Some(stamp), true) = (&stamp, settings.sweep.is_some()) {
-            println!("self-test: {}", stamp.line());
+            progress.print(&format!("self-test: {}", stamp.line()));
         }
         self.selftest = Some(stamp);
     }

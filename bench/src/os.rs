@@ -95,6 +95,19 @@ pub fn peak_memory_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// The width of the terminal that stderr is, in characters; `None` if it is none or does not tell.
+#[expect(unsafe_code, reason = "the window size has no safe wrapper in the standard library")]
+pub fn stderr_columns() -> Option<usize> {
+    // SAFETY: TIOCGWINSZ fills in the struct, which lives on this stack; zero is valid for all its
+    // fields.
+    let (refused, size) = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        let refused = libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) != 0;
+        (refused, size)
+    };
+    (!refused && size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
 /// Raises the soft limit of open files to the hard one and tells it.
 #[expect(unsafe_code, reason = "setrlimit has no safe wrapper in the standard library")]
 pub fn raise_open_files() -> u64 {

@@ -126,6 +126,16 @@ impl Arrivals {
 }
 
 impl Arrivals {
+    /// How long it goes on by itself; `None` if it has no end or ends with its last arrival.
+    pub fn lasts(&self) -> Option<SimSpan> {
+        match self {
+            Self::Staged { stages, .. } => {
+                Some(stages.iter().fold(SimSpan::ZERO, |sum, stage| sum + stage.lasts))
+            }
+            _ => None,
+        }
+    }
+
     /// The greatest rate that the plan reaches, where it has rates.
     pub fn peak_rate(&self) -> Option<f64> {
         match self {

@@ -393,15 +393,21 @@ impl ArrivalFigures {
     }
 }
 
-/// Over how much time a schedule is counted: the asked duration, or up to where the user stopped
+/// Over how much time a schedule is counted: the asked duration, that of its stages, or up to where the user stopped
 /// it. `None` where a number of requests ended it, so that the arrivals themselves span the time.
 fn window(level: &Level) -> Option<SimSpan> {
     let lasted = level.ended.saturating_since(level.began);
     if level.interrupted {
         return Some(level.extent.duration.map_or(lasted, |asked| asked.min(lasted)));
     }
+    let Load::Open { arrivals, .. } = &level.load else { return level.extent.duration };
+    let stages = arrivals.lasts();
     let by_count = level.extent.requests.is_some_and(|most| level.planned >= most);
-    level.extent.duration.filter(|_| !by_count)
+    let asked = match (level.extent.duration, stages) {
+        (Some(asked), Some(stages)) => Some(asked.min(stages)),
+        (asked, stages) => asked.or(stages),
+    };
+    asked.filter(|_| !by_count)
 }
 
 /// Gaps per second between the first and the last of these instants; `None` without a gap.

@@ -58,8 +58,10 @@ pub async fn warm_up(context: &Context, level: u32, count: u32, at_once: u32) ->
     }
     let feed = Feed::start(&context.workload, level, Phase::Warmup, Some(count), 64);
     let run = Run::new(context, feed, Some(count));
+    context.live.begin(context.clock.now(), None, Some(count));
     run.streams(at_once.min(count), None);
     run.drained().await;
+    context.live.end();
     run.take_records()
 }
 
@@ -198,7 +200,7 @@ impl Run {
 
     async fn perform(&self, index: u32, scheduled: SimTime, request: Prepared) {
         let mut record = Record::planned(index, scheduled);
-        self.context.live.sent();
+        self.context.live.sent(self.context.clock.now());
         self.context.client.perform(request, &mut record).await;
         self.context.live.finished(&record);
         self.stamps.borrow_mut().keep(&mut record.output);

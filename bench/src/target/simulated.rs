@@ -334,7 +334,7 @@ impl World<'_> {
         self.in_flight += 1;
         let mut record = Record::planned(index, scheduled);
         record.sent = Some(now);
-        self.live.sent();
+        self.live.sent(now);
         // The least loaded replica, the first of equals.
         let engine = (0..self.running.len()).min_by_key(|&i| self.running[i]).unwrap_or(0);
         self.running[engine] += 1;
@@ -529,6 +529,19 @@ default: { synthetic: { tokens: 1000 } }
         let arrivals = Summary::of(&level, None).arrivals.expect("an open loop");
         // Four gaps of 100 ms.
         assert_eq!((arrivals.offered, arrivals.achieved), (Some(10.0), Some(10.0)));
+    }
+
+    /// Ten in the first second, nothing in the second: five per second over the plan, as asked.
+    #[test]
+    fn stages_are_counted_to_their_end() {
+        let stages = crate::plan::parse_stages("hold 10 1s; pause 1s").expect("valid");
+        let arrivals = Arrivals::Staged { stages, gaps: Gaps::Constant };
+        let load = Load::Open { arrivals, max_concurrency: None };
+        let spec = LevelSpec { extent: Extent::default(), ..spec(load, 1) };
+        let arrivals = Summary::of(&target().measure(&prompts(11), &spec), None).arrivals;
+        let arrivals = arrivals.expect("an open loop");
+        assert_eq!((arrivals.target, arrivals.offered), (Some(5.0), Some(5.0)));
+        assert_eq!(arrivals.achieved, Some(5.0));
     }
 
     #[test]

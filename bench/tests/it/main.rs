@@ -6,3 +6,4 @@ mod failures;
 mod page;
 mod program;
 mod server;
+mod terminal;
