@@ -529,6 +529,8 @@ fn serve(
         sleep: Sleep::new(sleepers, (0..places.len()).collect()),
         scope: Scope::Server,
         vocabulary: Arc::default(),
+        adapters: Arc::default(),
+        stored: Arc::default(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! `http` reads one request, `api::chat` decides the words, `ring` carries the counts to a GPU
 //! thread, `gpu_thread` tells the engine the time, and `stream` turns what happened into frames.
 
+mod adapters;
 mod api;
 pub mod args;
 pub mod boot;
@@ -22,6 +23,7 @@ pub mod metrics;
 mod ring;
 mod served;
 pub mod step_writer;
+mod stored;
 mod stream;
 mod sys;
 pub mod tls;

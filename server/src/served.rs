@@ -1,5 +1,6 @@
-//! What is served: the configuration as all threads read it. But for sleeping and the memory behind
-//! `/detokenize`, it never changes after the start.
+//! What is served: the configuration as all threads read it. But for sleeping and what clients have
+//! left here (tokens behind `/detokenize`, adapters, stored responses), it never changes after the
+//! start.
 //!
 //! A port of one replica serves a part of it, and that part is a [`Served`] like the whole. The
 //! invariant: whoever answers a request sees what its port serves and nothing else, so that nobody
@@ -16,7 +17,9 @@ use llmsim_engine::text::responses::Responses;
 use llmsim_engine::text::token_ids::Vocabulary;
 use llmsim_engine::units::{SimSpan, Tokens};
 
+use crate::adapters::Adapters;
 use crate::args::ApiKeys;
+use crate::stored;
 
 /// Everything that an answer depends on beside its request.
 #[derive(Debug)]
@@ -34,6 +37,10 @@ pub(crate) struct Served {
     pub(crate) scope: Scope,
     /// Behind `/detokenize`; taken by helpers only.
     pub(crate) vocabulary: Arc<Mutex<Vocabulary>>,
+    /// Further names of the models, loaded by clients.
+    pub(crate) adapters: Arc<Adapters>,
+    /// Responses that can be had again.
+    pub(crate) stored: Arc<Mutex<stored::Responses>>,
 }
 
 /// What a port serves.
@@ -127,6 +134,8 @@ impl Served {
             sleep: Sleep::new(Arc::clone(&self.sleep.all), vec![place]),
             scope: Scope::Replica(place),
             vocabulary: Arc::clone(&self.vocabulary),
+            adapters: Arc::clone(&self.adapters),
+            stored: Arc::clone(&self.stored),
         }
     }
 
@@ -144,6 +153,10 @@ impl Served {
     /// The model of requests that name none.
     pub(crate) fn first_model(&self) -> &Model {
         self.models.first().expect("a configuration has at least one model")
+    }
+
+    pub(crate) fn stored(&self) -> MutexGuard<'_, stored::Responses> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn vocabulary(&self) -> MutexGuard<'_, Vocabulary> {

@@ -302,6 +302,57 @@ impl ApiError {
         error.code("model_not_found")
     }
 
+    /// `previous_response_id` names no response that is kept here.
+    pub fn previous_response_not_found(id: &str) -> Self {
+        Self::bad_request(format!(
+            "Previous response with id '{}' not found: it was never made here, not stored, deleted, \
+             or has made room for newer ones.",
+            Excerpt(id)
+        ))
+        .param("previous_response_id")
+        .code("previous_response_not_found")
+    }
+
+    /// An `item_reference` names no item that is kept here.
+    pub fn item_not_found(at: usize, id: &str) -> Self {
+        Self::bad_request(format!(
+            "Item with id '{}' not found. Items are kept with their responses; send the whole item \
+             instead of its reference.",
+            Excerpt(id)
+        ))
+        .param(format!("input[{at}].id"))
+        .code("item_not_found")
+    }
+
+    /// `GET` or `DELETE` of a response that is not kept here.
+    pub fn response_not_found(id: &str) -> Self {
+        let mut error = Self::new(
+            404,
+            INVALID_REQUEST,
+            format!("Response with id '{}' not found.", Excerpt(id)),
+        );
+        error.param = Some(Cow::Borrowed("id"));
+        error.code("response_not_found")
+    }
+
+    /// An adapter cannot be loaded: vLLM's `InvalidUserInput`. `why` is a sentence.
+    pub fn adapter_refused(why: &str) -> Self {
+        let mut error = Self::new(400, "InvalidUserInput", why.to_owned());
+        error.param = Some(Cow::Borrowed("lora_name"));
+        error.code("invalid_value")
+    }
+
+    /// No adapter of that name is loaded.
+    pub fn adapter_not_found(name: &str) -> Self {
+        let mut error = Self::new(
+            404,
+            "NotFoundError",
+            format!("The lora adapter '{}' cannot be found.", Excerpt(name)),
+        );
+        error.param = Some(Cow::Borrowed("lora_name"));
+        error.code("adapter_not_found")
+    }
+
     /// The prompt alone, or the prompt and the limit on the answer, exceed the context.
     pub fn context_length_exceeded(context: u32, prompt: u32, completion: Option<u32>) -> Self {
         let message = match completion {

@@ -147,6 +147,12 @@ impl<'a> MessagesRequest<'a> {
     }
 }
 
+/// Whether a text is a whole JSON object: what the input of a tool must be.
+pub fn is_object(text: &str) -> bool {
+    super::json_guard::check(text.as_bytes()).is_ok()
+        && matches!(sonic_rs::from_str::<Kind>(text), Ok(Kind::Object))
+}
+
 fn stop_sequences(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
     let array = match json {
         Json::Absent | Json::Null => return Ok(Vec::new()),

@@ -20,6 +20,7 @@ pub mod lora;
 pub mod messages;
 pub mod models;
 pub mod probes;
+pub mod render;
 pub mod responses;
 pub mod sse;
 pub mod tokenize;

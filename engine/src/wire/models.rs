@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use super::json::push_string;
+use super::json::{push_optional_string, push_string};
 
 /// One served model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct ModelCard<'a> {
     pub owned_by: &'a str,
     /// Context length in tokens.
     pub max_model_len: u32,
+    /// Of an adapter: the model that it adapts, and where its weights would be.
+    pub adapts: Option<(&'a str, &'a str)>,
 }
 
 impl ModelCard<'_> {
@@ -27,13 +29,11 @@ impl ModelCard<'_> {
             .expect("writing to memory cannot fail");
         push_string(out, self.owned_by);
         out.extend_from_slice(b",\"root\":");
-        push_string(out, self.id);
-        write!(
-            out,
-            ",\"parent\":null,\"max_model_len\":{},\"permission\":[]}}",
-            self.max_model_len
-        )
-        .expect("writing to memory cannot fail");
+        push_string(out, self.adapts.map_or(self.id, |(_, path)| path));
+        out.extend_from_slice(b",\"parent\":");
+        push_optional_string(out, self.adapts.map(|(parent, _)| parent));
+        write!(out, ",\"max_model_len\":{},\"permission\":[]}}", self.max_model_len)
+            .expect("writing to memory cannot fail");
     }
 }
 

@@ -9,7 +9,7 @@ use super::json::push_string;
 
 const INFALLIBLE: &str = "writing to memory cannot fail";
 
-/// `GET /server_info` of SGLang, or of vLLM in its development mode.
+/// What `GET /server_info` says of one model; SGLang's route, and vLLM's in its development mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerInfo<'a> {
     /// The model.
@@ -28,9 +28,35 @@ pub struct ServerInfo<'a> {
     pub running: Option<u32>,
 }
 
+/// Appends the body of `/server_info`: the members of the first model, as both servers with their one
+/// model have them, and `models` with those of all.
+///
+/// # Panics
+/// If there are none.
+pub fn write_server_info(models: &[ServerInfo<'_>], out: &mut Vec<u8>) {
+    let first = models.first().expect("a server has at least one model");
+    first.members(out);
+    // One entry for each replica, read by SGLang's benchmark.
+    let states = vec!["{}"; first.replicas].join(",");
+    write!(out, ",\"internal_states\":[{states}],\"status\":\"ready\",\"version\":")
+        .expect(INFALLIBLE);
+    push_string(out, first.version);
+    out.extend_from_slice(b",\"vllm_config\":{\"model_config\":{\"model\":");
+    push_string(out, first.model);
+    write!(out, ",\"max_model_len\":{}}}}},\"models\":[", first.context).expect(INFALLIBLE);
+    for (at, model) in models.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        model.members(out);
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}");
+}
+
 impl ServerInfo<'_> {
-    /// Appends the body.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    /// Appends `{` and the members of one model.
+    fn members(&self, out: &mut Vec<u8>) {
         for name in ["{\"model_path\":", ",\"tokenizer_path\":", ",\"served_model_name\":"] {
             out.extend_from_slice(name.as_bytes());
             push_string(out, self.model);
@@ -50,14 +76,6 @@ impl ServerInfo<'_> {
             }
             .expect(INFALLIBLE);
         }
-        // One entry for each replica, read by SGLang's benchmark.
-        let states = vec!["{}"; self.replicas].join(",");
-        write!(out, ",\"internal_states\":[{states}],\"status\":\"ready\",\"version\":")
-            .expect(INFALLIBLE);
-        push_string(out, self.version);
-        out.extend_from_slice(b",\"vllm_config\":{\"model_config\":{\"model\":");
-        push_string(out, self.model);
-        write!(out, ",\"max_model_len\":{}}}}}}}", self.context).expect(INFALLIBLE);
     }
 }
 

@@ -57,7 +57,13 @@ fn a_whole_answer() {
 
 #[test]
 fn model_cards_carry_the_fields_of_both_apis() {
-    let card = |id| ModelCard { id, created: 1_700_000_000, owned_by: "me", max_model_len: 4096 };
+    let card = |id| ModelCard {
+        id,
+        created: 1_700_000_000,
+        owned_by: "me",
+        max_model_len: 4096,
+        adapts: None,
+    };
     let mut out = Vec::new();
     card("org/model").write(&mut out);
     let one = text(out);
@@ -72,6 +78,11 @@ fn model_cards_carry_the_fields_of_both_apis() {
     write_list([card("org/model"), card("b")], &mut out);
     let list = text(out);
     assert!(list.starts_with(&format!(r#"{{"object":"list","data":[{one},{{"id":"b","#)), "{list}");
+    let mut out = Vec::new();
+    ModelCard { adapts: Some(("org/model", "/adapters/sql")), ..card("sql") }.write(&mut out);
+    let adapter = text(out);
+    let where_from = r#""root":"/adapters/sql","parent":"org/model","max_model_len":4096"#;
+    assert!(adapter.contains(where_from), "{adapter}");
     let mut out = Vec::new();
     write_list([], &mut out);
     assert_eq!(text(out), r#"{"object":"list","data":[]}"#);

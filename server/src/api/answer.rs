@@ -17,6 +17,11 @@ use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 use super::chat::Chat;
+use super::completions::Completions;
+use super::embeddings::Embeddings;
+use super::generate::Generate;
+use super::messages::Messages;
+use super::responses::ResponsesFormat;
 use crate::api;
 use crate::helper::{self, Helper};
 use crate::http::response::Response;
@@ -83,14 +88,21 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 pub(crate) enum Format {
     Chat(Chat),
+    Completions(Completions),
+    Embeddings(Embeddings),
+    Responses(ResponsesFormat),
+    Messages(Messages),
+    Generate(Generate),
 }
 
 impl Format {
     /// Appends what opens the stream. It goes out with the head of the response, as soon as the
     /// engine has taken all lanes and before it has begun; often there is nothing.
-    pub(crate) fn open_stream(&self, _answer: &Answer, _out: &mut Vec<u8>) {
+    pub(crate) fn open_stream(&self, answer: &Answer, out: &mut Vec<u8>) {
         match self {
-            Self::Chat(_) => {}
+            Self::Responses(response) => response.open_stream(out),
+            Self::Messages(message) => message.open_stream(answer, out),
+            Self::Chat(_) | Self::Completions(_) | Self::Embeddings(_) | Self::Generate(_) => {}
         }
     }
 
@@ -98,6 +110,11 @@ impl Format {
     pub(crate) fn open_lane(&self, answer: &Answer, lane: usize, out: &mut Vec<u8>) {
         match self {
             Self::Chat(chat) => chat.open_lane(answer, lane, out),
+            Self::Completions(_)
+            | Self::Embeddings(_)
+            | Self::Responses(_)
+            | Self::Messages(_)
+            | Self::Generate(_) => {}
         }
     }
 
@@ -112,6 +129,11 @@ impl Format {
     ) {
         match self {
             Self::Chat(chat) => chat.token(answer, lane, k, cached, out),
+            Self::Completions(text) => text.token(answer, lane, k, cached, out),
+            Self::Responses(response) => response.token(answer, k, out),
+            Self::Messages(message) => message.token(answer, k, out),
+            Self::Generate(generate) => generate.token(answer, lane, k, cached, out),
+            Self::Embeddings(_) => {}
         }
     }
 
@@ -125,6 +147,11 @@ impl Format {
     ) {
         match self {
             Self::Chat(chat) => chat.end_lane(answer, lane, progress, out),
+            Self::Completions(text) => text.end_lane(answer, lane, progress, out),
+            Self::Responses(response) => response.end_lane(answer, progress, out),
+            Self::Messages(message) => message.end_lane(answer, progress, out),
+            Self::Generate(generate) => generate.end_lane(answer, lane, progress, out),
+            Self::Embeddings(_) => {}
         }
     }
 
@@ -138,6 +165,9 @@ impl Format {
     ) {
         match self {
             Self::Chat(chat) => chat.end_stream(answer, progress, timing, out),
+            Self::Completions(text) => text.end_stream(answer, progress, timing, out),
+            Self::Generate(generate) => generate.end_stream(out),
+            Self::Embeddings(_) | Self::Responses(_) | Self::Messages(_) => {}
         }
     }
 
@@ -150,13 +180,23 @@ impl Format {
     ) -> Vec<u8> {
         match self {
             Self::Chat(chat) => chat.whole_body(answer, progress, timing),
+            Self::Completions(text) => text.whole_body(answer, progress, timing),
+            Self::Embeddings(embeddings) => embeddings.whole_body(answer, timing),
+            Self::Responses(response) => response.whole_body(answer, progress, timing),
+            Self::Messages(message) => message.whole_body(answer, progress, timing),
+            Self::Generate(generate) => generate.whole_body(answer, progress),
         }
     }
 
     /// A refusal that comes when the answer is decided: the engine's.
     pub(crate) fn refusal(&self, error: &ApiError) -> Response {
         match self {
-            Self::Chat(_) => api::error(error),
+            Self::Messages(message) => message.refusal(error),
+            Self::Chat(_)
+            | Self::Completions(_)
+            | Self::Embeddings(_)
+            | Self::Responses(_)
+            | Self::Generate(_) => api::error(error),
         }
     }
 }

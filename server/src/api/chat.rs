@@ -7,9 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::HeaderName;
 use llmsim_engine::text::output::{Call, Kind, Output};
-use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::ChatRequest;
@@ -19,110 +17,48 @@ use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
+use super::intake::{self, Naming};
 use crate::api::{self, Reply};
-use crate::clock;
-use crate::helper;
-use crate::http::head::{self, Head};
+use crate::http::head::Head;
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
 use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
 
-/// The longest body that is read on the I/O thread, where all that is done is lag for every other
-/// stream of the thread. Reading, matching and counting 32 KB takes 0.12 ms, 64 KB 0.24 ms (one
-/// core of a server, prefix caching on), and an echo as much again.
-const LONGEST_INLINE: usize = 32 * 1024;
-
 /// How a chat's answer is framed.
 #[derive(Debug)]
 pub(crate) struct Chat {
     id: String,
     created: u64,
+    /// As the client named it.
+    model: Box<str>,
     frames: StreamFrames,
     include_usage: bool,
     continuous_usage: bool,
 }
 
+/// The beginning of an answer's id.
+const PREFIX: &str = "chatcmpl-";
+
 /// Answers a chat request.
 pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
-    if let Err(error) = api::refuse_coding(head) {
-        return Reply::Whole(api::error(&error));
-    }
-    if io.served.sleep.is_asleep() {
-        return Reply::Whole(api::error(&ApiError::asleep()));
-    }
-    let naming = Naming {
-        id: if id.from_client {
-            format!("chatcmpl-{}", id.as_str())
-        } else {
-            io.make_id("chatcmpl-")
-        },
-        is_final: id.from_client,
-        created: clock::unix_seconds(),
-        wants_timing: head::text(&head.headers, TIMING) == Some("1"),
-    };
-    let served = Arc::clone(&io.served);
-    let prepared = if body.len() <= LONGEST_INLINE {
-        prepare(&body, &served, naming)
-    } else {
-        helper::run(&io.helper, move || prepare(&body, &served, naming)).await
-    };
-    match prepared {
-        Ok(draft) => Reply::Generate(Box::new(draft.finish(&io.helper).await)),
-        Err(error) => Reply::Whole(api::error(&hint_at_type(error, head))),
+    match intake::answer(io, head, body, id, PREFIX, prepare).await {
+        Ok(answer) => Reply::Generate(answer),
+        Err(error) => Reply::Whole(api::error(&error)),
     }
 }
 
-/// How an answer is called.
-struct Naming {
-    id: String,
-    /// The client's `x-request-id` wins over its `request_id` (vLLM's order).
-    is_final: bool,
-    created: u64,
-    /// The client wants to know when things happened.
-    wants_timing: bool,
-}
-
-/// The header with which a client asks when things happened.
-const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
-
-fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
-    let model = api::find_model(served, &request.model)?;
-    let place = served.models.iter().position(|other| std::ptr::eq(other, model));
-    if request.priority != 0 && !model.takes_priority {
-        return Err(ApiError::invalid_value(
-            "priority",
-            "this model does not schedule by priority. Leave 'priority' out, or set the model's \
-             scheduling policy to 'priority'.",
-        ));
-    }
-
-    let messages = request
-        .messages
-        .iter()
-        .map(|message| Message { role: message.role.as_str(), content: &message.content });
-    let chain = model
-        .cached_blocks
-        .map(|block_size| ChainSpec { block_size, salt: request.cache_salt.as_deref() });
-    let prompt = PromptReader::new(messages, chain).finish();
-    let prompt_tokens = prompt.tokens();
-    let room = model.context.get().saturating_sub(prompt_tokens.get());
-    let asked = request.max_tokens;
-    if room == 0 || asked.is_some_and(|asked| asked.get() > room) {
-        return Err(ApiError::context_length_exceeded(
-            model.context.get(),
-            prompt_tokens.get(),
-            asked.map(Tokens::get),
-        ));
-    }
-
+    let (place, model) = api::find_model(served, &request.model)?;
+    intake::check_priority(model, request.priority)?;
+    let salt = request.cache_salt.as_deref();
+    let prompt = intake::conversation(model, &request.model, salt, &request.messages);
     let limits = Limits {
-        prompt: prompt_tokens,
-        max_tokens: asked.unwrap_or(Tokens::new(room)),
         min_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,
+        ..intake::limits(model, prompt.tokens, request.max_tokens, "messages")?
     };
     let lanes = (0..request.choices).map(|choice| {
         let script = served.responses.answer(&Query {
@@ -136,28 +72,26 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     });
     let lanes = Lanes::of(lanes).expect("a request has at least one choice");
 
-    let id = match &request.request_id {
-        Some(id) if !naming.is_final => format!("chatcmpl-{id}"),
-        _ => naming.id,
-    };
+    naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
     let frames = StreamFrames::new(&StreamHead {
-        id: &id,
+        id: &naming.id,
         created: naming.created,
         model: &request.model,
         fingerprint: &served.fingerprint,
         include_usage,
     });
-    let chains = vec![prompt.into_chain(); lanes.len()];
+    let chains = vec![prompt.chain; lanes.len()];
     let answer = Answer {
-        model: place.expect("it was found in this list"),
+        model: place,
         is_stream: request.stream,
         wants_timing: naming.wants_timing,
         priority: request.priority,
         lanes,
         format: Format::Chat(Chat {
-            id,
+            id: naming.id,
             created: naming.created,
+            model: request.model.as_ref().into(),
             frames,
             include_usage,
             continuous_usage: request.include_usage && request.continuous_usage,
@@ -171,17 +105,6 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         keeps_match: request.include_stop,
         min_tokens: request.min_tokens,
     })
-}
-
-/// A body that is no JSON and does not claim to be: the type is the better hint.
-fn hint_at_type(error: ApiError, head: &Head) -> ApiError {
-    let is_unparsed = error.status == 400 && error.param.is_none() && error.code.is_none();
-    match head::text(&head.headers, http::header::CONTENT_TYPE) {
-        Some(kind) if is_unparsed && !kind.to_ascii_lowercase().contains("json") => {
-            ApiError::unsupported_media_type(kind)
-        }
-        _ => error,
-    }
 }
 
 impl Chat {
@@ -280,7 +203,7 @@ impl Chat {
         let completion = Completion {
             id: &self.id,
             created: self.created,
-            model: &answer.served.models[answer.model].name,
+            model: &self.model,
             fingerprint: &answer.served.fingerprint,
             usage: answer.usage(progress),
         };
@@ -372,10 +295,11 @@ mod tests {
 
     use llmsim_engine::config::{self, Source};
     use llmsim_engine::sim::BlockHash;
-    use llmsim_engine::text::prompt;
+    use llmsim_engine::text::prompt::{self, ChainSpec, Message};
     use llmsim_engine::units::SimSpan;
 
     use super::*;
+    use crate::helper;
     use crate::served::{self, Home, Model, Replica, Scope, Sleep, Sleepers};
 
     fn served() -> Arc<Served> {
@@ -415,13 +339,15 @@ models:
             sleep: Sleep::new(Arc::new(Sleepers::new(1)), vec![0]),
             scope: Scope::Server,
             vocabulary: Arc::default(),
+            adapters: Arc::default(),
+            stored: Arc::default(),
         })
     }
 
     fn draft(served: &Arc<Served>, more: &str) -> Draft {
         let body =
             format!(r#"{{"model":"m","messages":[{{"role":"user","content":"Hello"}}]{more}}}"#);
-        let naming = Naming { id: "x".to_owned(), is_final: true, created: 0, wants_timing: false };
+        let naming = Naming::for_test("x");
         prepare(body.as_bytes(), served, naming).unwrap_or_else(|error| panic!("{error:?}"))
     }
 

@@ -1,13 +1,22 @@
-//! What the server answers: routes, and the refusals of the HTTP level in OpenAI's form.
+//! What the server answers: routes, and the refusals of the HTTP level in the form of the API that
+//! was spoken.
 //!
 //! Nothing here reads or writes a socket. The invariant: every path through this module ends in one
-//! answer, and an answer that is an error has OpenAI's error object as its body.
+//! answer, and an answer that is an error has OpenAI's error object as its body, or Anthropic's under
+//! `/v1/messages`.
 
 pub(crate) mod answer;
 pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod generate;
+mod intake;
+mod lora;
+pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod probes;
+pub(crate) mod responses;
 pub(crate) mod tokens;
 pub(crate) mod ui;
 
@@ -18,12 +27,24 @@ use crate::args::ApiKeys;
 use crate::http::head::{self, BadHead, Head, MAX_HEAD};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
-use crate::served::Served;
+use crate::served::{Model, Served};
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Chat,
+    RenderChat,
+    Completions,
+    RenderCompletions,
+    Embeddings,
+    Responses,
+    /// A stored response's id.
+    Response(String),
+    Messages,
+    CountTokens,
+    Generate,
+    LoadAdapter,
+    UnloadAdapter,
     Models,
     /// The model's name, percent-decoded.
     Model(String),
@@ -63,6 +84,32 @@ pub(crate) enum Reply {
     Generate(Box<answer::Answer>),
 }
 
+/// Whose API a request speaks: how its refusals look, and under which name its answer has its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    OpenAi,
+    Anthropic,
+}
+
+impl Dialect {
+    pub(crate) fn of(head: &Head) -> Self {
+        let path = head.uri.path();
+        match path.strip_prefix("/v1/messages") {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => Self::Anthropic,
+            _ => Self::OpenAi,
+        }
+    }
+
+    /// An error as a response.
+    pub(crate) fn error(self, refusal: &ApiError, id: &RequestId) -> Response {
+        match self {
+            Self::OpenAi => error(refusal),
+            Self::Anthropic => messages::error(refusal, id),
+        }
+    }
+}
+
+const GET_DELETE: &str = "GET, HEAD, DELETE, OPTIONS";
 const GET: &str = "GET, HEAD, OPTIONS";
 const POST: &str = "POST, OPTIONS";
 const GET_POST: &str = "GET, HEAD, POST, OPTIONS";
@@ -72,6 +119,16 @@ pub(crate) fn route(head: &Head) -> Route {
     let path = head.uri.path();
     let (allow, route) = match path {
         "/v1/chat/completions" => (POST, Route::Chat),
+        "/v1/chat/completions/render" => (POST, Route::RenderChat),
+        "/v1/completions" => (POST, Route::Completions),
+        "/v1/completions/render" => (POST, Route::RenderCompletions),
+        "/v1/embeddings" => (POST, Route::Embeddings),
+        "/v1/responses" => (POST, Route::Responses),
+        "/v1/messages" => (POST, Route::Messages),
+        "/v1/messages/count_tokens" => (POST, Route::CountTokens),
+        "/generate" => (POST, Route::Generate),
+        "/v1/load_lora_adapter" => (POST, Route::LoadAdapter),
+        "/v1/unload_lora_adapter" => (POST, Route::UnloadAdapter),
         "/v1/models" => (GET, Route::Models),
         "/health" => (GET, Route::Health),
         // SageMaker's name for it.
@@ -95,18 +152,31 @@ pub(crate) fn route(head: &Head) -> Route {
         "/metrics/summary/reset" => (POST, Route::ResetSummary),
         "/ui/data" => (GET, Route::LiveData),
         "/" | "/ui" => (GET, Route::Page),
-        _ => match path.strip_prefix("/v1/models/") {
-            Some(name) if !name.is_empty() => (GET, Route::Model(percent_decode(name))),
-            _ if head.method == Method::OPTIONS => return Route::Options(None),
-            _ => return Route::Unknown,
+        _ => match named(path) {
+            Some(found) => found,
+            None if head.method == Method::OPTIONS => return Route::Options(None),
+            None => return Route::Unknown,
         },
     };
     match head.method {
+        Method::DELETE if allow == GET_DELETE => route,
         Method::OPTIONS => Route::Options(Some(allow)),
         Method::GET | Method::HEAD if allow != POST => route,
         Method::POST if allow != GET => route,
         _ => Route::NotAllowed(allow),
     }
+}
+
+/// Routes that end in a name.
+fn named(path: &str) -> Option<(&'static str, Route)> {
+    if let Some(name) = path.strip_prefix("/v1/models/").filter(|name| !name.is_empty()) {
+        return Some((GET, Route::Model(percent_decode(name))));
+    }
+    let id = path.strip_prefix("/v1/responses/")?;
+    if id.is_empty() || id.contains('/') {
+        return None;
+    }
+    Some((GET_DELETE, Route::Response(percent_decode(id))))
 }
 
 /// Answers a request whose body has arrived.
@@ -118,11 +188,26 @@ pub(crate) async fn answer(
     id: &RequestId,
 ) -> Reply {
     let (method, path) = (head.method.as_str(), head.uri.path());
+    let error = |refusal: &ApiError| Dialect::of(head).error(refusal, id);
     if let Err(refusal) = check_key(&io.served.api_keys, head) {
         return Reply::Whole(error(&refusal).header("www-authenticate", "Bearer"));
     }
     Reply::Whole(match route {
         Route::Chat => return chat::answer(io, head, body, id).await,
+        Route::RenderChat => tokens::render_chat(io, body, id).await,
+        Route::Completions => return completions::answer(io, head, body, id).await,
+        Route::RenderCompletions => tokens::render_completions(io, body, id).await,
+        Route::Embeddings => return embeddings::answer(io, head, body, id).await,
+        Route::Responses => return responses::answer(io, head, body, id).await,
+        Route::Response(stored) if head.method == Method::DELETE => {
+            responses::delete(&io.served, &stored)
+        }
+        Route::Response(stored) => responses::get(&io.served, &stored),
+        Route::Messages => return messages::answer(io, head, body, id).await,
+        Route::CountTokens => messages::count(io, head, body, id).await,
+        Route::Generate => return generate::answer(io, head, body, id).await,
+        Route::LoadAdapter => lora::load(&io.served, &body),
+        Route::UnloadAdapter => lora::unload(&io.served, &body),
         Route::Models => models::list(&io.served),
         Route::Model(name) => models::card(&io.served, &name),
         Route::Health => health(io),
@@ -175,6 +260,8 @@ pub(crate) fn bad_head(bad: BadHead) -> ApiError {
     }
 }
 
+const X_API_KEY: header::HeaderName = header::HeaderName::from_static("x-api-key");
+
 /// With keys on, everything under `/v1` wants one, but a browser's question whether it may.
 fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
     let path = head.uri.path();
@@ -186,7 +273,9 @@ fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
         let (scheme, key) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
-    match bearer {
+    // Anthropic's clients send theirs apart.
+    let key = bearer.or_else(|| head::text(&head.headers, X_API_KEY).map(str::trim));
+    match key {
         Some(key) if keys.has(key) => Ok(()),
         Some(key) if !key.is_empty() => Err(ApiError::wrong_api_key(key)),
         _ => Err(ApiError::missing_api_key()),
@@ -245,25 +334,21 @@ fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The server's own knowledge that every answer may need.
+/// The model of that name, or that the adapter of that name adapts, and its place.
 pub(crate) fn find_model<'a>(
     served: &'a Served,
     name: &str,
-) -> Result<&'a crate::served::Model, ApiError> {
-    served
-        .models
-        .iter()
-        .find(|model| model.name == name)
+) -> Result<(usize, &'a Model), ApiError> {
+    let of = |name: &str| served.models.iter().enumerate().find(|(_, model)| model.name == name);
+    of(name)
+        .or_else(|| of(&served.adapters.get(name)?.base))
         .ok_or_else(|| ApiError::model_not_found(name))
 }
 
 /// The model of that name, or as vLLM has it the first if there is no name.
-fn model_or_first<'a>(
-    served: &'a Served,
-    name: Option<&str>,
-) -> Result<&'a crate::served::Model, ApiError> {
+fn model_or_first<'a>(served: &'a Served, name: Option<&str>) -> Result<&'a Model, ApiError> {
     match name {
-        Some(name) => find_model(served, name),
+        Some(name) => find_model(served, name).map(|(_, model)| model),
         None => Ok(served.first_model()),
     }
 }

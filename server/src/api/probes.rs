@@ -8,14 +8,16 @@ use std::sync::Arc;
 use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::probes::{ReplicaLoad, ServerInfo, write_loads, write_model_info};
+use llmsim_engine::wire::probes::{
+    ReplicaLoad, ServerInfo, write_loads, write_model_info, write_server_info,
+};
 
 use crate::api;
 use crate::helper;
 use crate::http::head::Head;
 use crate::http::response::Response;
 use crate::io_thread::Io;
-use crate::served::Scope;
+use crate::served::{Model, Scope};
 
 /// vLLM's `GET /load`: generations in flight, of all threads.
 pub(crate) async fn load(io: &Io) -> Response {
@@ -40,14 +42,20 @@ async fn loads_in_view(io: &Io) -> Vec<ReplicaLoad> {
     helper::run(&io.helper, move || observatory.loads(scope)).await
 }
 
-/// `GET /server_info`: of the first model.
+/// `GET /server_info`: of all models, the first one's in front.
 pub(crate) fn server_info(io: &Io) -> Response {
-    let model = io.served.first_model();
+    let infos: Vec<ServerInfo<'_>> = io.served.models.iter().map(info).collect();
+    let mut body = Vec::with_capacity(1024 * infos.len());
+    write_server_info(&infos, &mut body);
+    Response::json(200, body)
+}
+
+fn info(model: &Model) -> ServerInfo<'_> {
     let scheduler = match &model.spec {
         EngineSpec::Scheduler(spec) => Some(spec),
         EngineSpec::Instant | EngineSpec::FixedRate(_) => None,
     };
-    let info = ServerInfo {
+    ServerInfo {
         model: &model.name,
         version: env!("CARGO_PKG_VERSION"),
         replicas: model.replicas().len(),
@@ -55,10 +63,7 @@ pub(crate) fn server_info(io: &Io) -> Response {
         kv_tokens: scheduler.map(|_| model.kv_tokens()),
         step_tokens: scheduler.map(|spec| spec.max_num_batched_tokens.get()),
         running: scheduler.map(|spec| spec.max_num_seqs),
-    };
-    let mut body = Vec::with_capacity(512);
-    info.write(&mut body);
-    Response::json(200, body)
+    }
 }
 
 /// `GET /model_info`: of the first model.

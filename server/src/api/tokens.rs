@@ -1,20 +1,27 @@
-//! vLLM's `POST /tokenize` and `POST /detokenize`.
+//! vLLM's `POST /tokenize` and `POST /detokenize`, and its `/render` routes.
 //!
 //! All of it is done by a helper: no stream waits for somebody's long text. The invariant: a chat
 //! has as many tokens here as `usage.prompt_tokens` says of the same chat.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use llmsim_engine::text::prompt::Message;
 use llmsim_engine::text::{token_ids, tokenizer};
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::chat::ChatRequest;
+use llmsim_engine::wire::completions::CompletionRequest;
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::inputs::Input;
+use llmsim_engine::wire::render::Rendered;
 use llmsim_engine::wire::tokenize::{
-    DetokenizeRequest, Input, TokenizeRequest, write_text, write_tokens,
+    DetokenizeRequest, Input as ToTokenize, TokenizeRequest, write_text, write_tokens,
 };
 
+use super::intake;
 use crate::api;
 use crate::helper;
-use crate::http::response::Response;
+use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
 use crate::served::Served;
 
@@ -31,7 +38,7 @@ pub(crate) async fn detokenize(io: &Io, body: Vec<u8>) -> Response {
 async fn answer(
     io: &Io,
     body: Vec<u8>,
-    work: fn(&Served, &[u8]) -> Result<Vec<u8>, ApiError>,
+    work: impl FnOnce(&Served, &[u8]) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Response {
     let served = Arc::clone(&io.served);
     match helper::run(&io.helper, move || work(&served, &body)).await {
@@ -44,8 +51,8 @@ fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = TokenizeRequest::parse(body)?;
     let model = api::model_or_first(served, request.model.as_deref())?;
     let pieces: Vec<&str> = match &request.input {
-        Input::Prompt(text) => tokenizer::pieces(text).collect(),
-        Input::Chat { messages, begins_answer } => {
+        ToTokenize::Prompt(text) => tokenizer::pieces(text).collect(),
+        ToTokenize::Chat { messages, begins_answer } => {
             let messages: Vec<Message<'_>> = messages
                 .iter()
                 .map(|message| Message { role: message.role.as_str(), content: &message.content })
@@ -60,6 +67,74 @@ fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let shown = request.wants_pieces.then_some(&pieces[..]);
     write_tokens(&ids, shown, model.context.get(), &mut out);
     Ok(out)
+}
+
+/// Answers `/v1/chat/completions/render`.
+pub(crate) async fn render_chat(io: &Io, body: Vec<u8>, id: &RequestId) -> Response {
+    let id = format!("chatcmpl-{}", id.as_str());
+    answer(io, body, move |served, body| {
+        let request = ChatRequest::parse(body)?;
+        let (_, model) = api::find_model(served, &request.model)?;
+        let messages: Vec<Message<'_>> = request
+            .messages
+            .iter()
+            .map(|message| Message { role: message.role.as_str(), content: &message.content })
+            .collect();
+        let pieces = token_ids::chat_pieces(&messages, true);
+        let mut vocabulary = served.vocabulary();
+        let ids: Vec<u32> = pieces.iter().map(|piece| vocabulary.learn(piece)).collect();
+        drop(vocabulary);
+        let prompt = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        let limits = intake::limits(model, prompt, request.max_tokens, "messages")?;
+        let rendered = Rendered {
+            id: &id,
+            model: &request.model,
+            tokens: &ids,
+            max_tokens: limits.max_tokens.get(),
+            stream: request.stream,
+        };
+        let mut out = Vec::with_capacity(128 + 12 * ids.len());
+        rendered.write(&mut out);
+        Ok(out)
+    })
+    .await
+}
+
+/// Answers `/v1/completions/render`: a list, one for each prompt.
+pub(crate) async fn render_completions(io: &Io, body: Vec<u8>, id: &RequestId) -> Response {
+    let id = format!("cmpl-{}", id.as_str());
+    answer(io, body, move |served, body| {
+        let request = CompletionRequest::parse(body)?;
+        let (_, model) = api::find_model(served, &request.model)?;
+        let mut out = vec![b'['];
+        for (at, prompt) in request.prompts.iter().enumerate() {
+            let ids: Cow<'_, [u32]> = match prompt {
+                Input::Ids(ids) => ids.into(),
+                Input::Text(text) => {
+                    let mut vocabulary = served.vocabulary();
+                    tokenizer::pieces(text).map(|piece| vocabulary.learn(piece)).collect()
+                }
+            };
+            let tokens = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+            let limit = request.max_tokens.max(Tokens::new(1));
+            intake::limits(model, tokens, Some(limit), "prompt")?;
+            if at > 0 {
+                out.push(b',');
+            }
+            let of_many = format!("{id}-{at}");
+            let rendered = Rendered {
+                id: if request.prompts.len() == 1 { &id } else { &of_many },
+                model: &request.model,
+                tokens: &ids,
+                max_tokens: request.max_tokens.get(),
+                stream: request.stream,
+            };
+            rendered.write(&mut out);
+        }
+        out.push(b']');
+        Ok(out)
+    })
+    .await
 }
 
 fn join(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {

@@ -23,7 +23,7 @@ use super::body::{BodyReader, Progress};
 use super::head::{self, Head};
 use super::response::{self, Exchange, RequestId, Response};
 use crate::api::answer::{Answer, MOST_TOKENS_INLINE};
-use crate::api::{self, Reply};
+use crate::api::{self, Dialect, Reply};
 use crate::gpu_thread::Address;
 use crate::helper;
 use crate::io_thread::Io;
@@ -204,7 +204,12 @@ pub(crate) async fn turn_away(io: Rc<Io>, conn: Rc<Conn>, limit: usize) {
     // the reset that unread bytes would cause.
     let _ = link.fill().await;
     let error = ApiError::too_many_connections(limit);
-    let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false };
+    let exchange = Exchange {
+        is_http10: false,
+        keep_alive: false,
+        head_only: false,
+        dialect: Dialect::OpenAi,
+    };
     let id = link.io.request_id(None);
     if link.respond(&api::error(&error), exchange, &id, link.io.clock.now()).await.is_ok() {
         link.linger().await;
@@ -355,6 +360,7 @@ impl Link {
             is_http10: head.is_http10,
             keep_alive: head.keep_alive,
             head_only: head.method == http::Method::HEAD,
+            dialect: Dialect::of(&head),
         };
         let route = api::route(&head);
         let body = match self.read_body(&head, &mut exchange, &id, started).await? {
@@ -400,7 +406,8 @@ impl Link {
         started: SimTime,
     ) -> Result<Option<Vec<u8>>, Close> {
         let limit = self.io.served.limits.body;
-        let too_large = || api::error(&ApiError::body_too_large(limit as u64));
+        let dialect = exchange.dialect;
+        let too_large = || dialect.error(&ApiError::body_too_large(limit as u64), id);
         let mut reader = BodyReader::new(head.framing, limit);
         self.expire_in(self.io.served.limits.body_time);
         let mut progress = reader.advance(&mut self.buffer);
@@ -446,7 +453,12 @@ impl Link {
     /// Answers something that cannot be a request, and ends the connection: where the next request
     /// would begin is not known.
     async fn refuse_and_close<T>(&mut self, error: &ApiError) -> Result<T, Close> {
-        let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false };
+        let exchange = Exchange {
+            is_http10: false,
+            keep_alive: false,
+            head_only: false,
+            dialect: Dialect::OpenAi,
+        };
         let id = self.io.request_id(None);
         let now = self.io.clock.now();
         self.respond(&api::error(error), exchange, &id, now).await?;

@@ -6,6 +6,8 @@
 
 use llmsim_engine::wire::push_decimal;
 
+use crate::api::Dialect;
+
 /// What a response says beside its body.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
@@ -47,6 +49,8 @@ pub(crate) struct Exchange {
     pub(crate) keep_alive: bool,
     /// A HEAD request: the head of the answer to GET, and no body.
     pub(crate) head_only: bool,
+    /// Whose API it is.
+    pub(crate) dialect: Dialect,
 }
 
 /// The response as bytes, appended to `out`.
@@ -113,6 +117,9 @@ fn write_status(out: &mut Vec<u8>, status: u16) {
 fn write_common(out: &mut Vec<u8>, exchange: Exchange, request_id: &RequestId, date: &str) {
     push_header(out, "date", date);
     push_header(out, "x-request-id", request_id.as_str());
+    if exchange.dialect == Dialect::Anthropic {
+        push_header(out, "request-id", request_id.as_str());
+    }
     push_header(out, "access-control-allow-origin", "*");
     push_header(
         out,
@@ -264,7 +271,12 @@ mod tests {
     #[test]
     fn a_whole_response_says_how_long_it_is() {
         let mut out = Vec::new();
-        let exchange = Exchange { is_http10: false, keep_alive: false, head_only: true };
+        let exchange = Exchange {
+            is_http10: false,
+            keep_alive: false,
+            head_only: true,
+            dialect: Dialect::OpenAi,
+        };
         let id = RequestId::new(Some(b"r1"), &mut Ids::new(1));
         let response = Response::json(404, b"{}".to_vec()).header("allow", "GET");
         write(&mut out, &response, exchange, &id, 7, "D");

@@ -88,6 +88,8 @@ models:
             sleep: Sleep::new(Arc::new(Sleepers::new(2)), vec![0, 1]),
             scope: Scope::Server,
             vocabulary: Arc::default(),
+            adapters: Arc::default(),
+            stored: Arc::default(),
         });
         let door = Door::new();
         let (reporter, ring) = reports(RING, Arc::clone(&door.bell));

@@ -147,6 +147,12 @@ fn the_server_says_what_it_is_under_all_its_names() {
         ] {
             assert!(info.text().contains(member), "{member}: {}", info.text());
         }
+        // The first one's in front, and all in a list.
+        assert_eq!(info.text().matches(r#""model_path":"batched""#).count(), 2);
+        for name in ["instant", "org/paced"] {
+            let member = format!(r#",{{"model_path":"{name}","#);
+            assert!(info.text().contains(&member), "{member}: {}", info.text());
+        }
     }
     for path in ["/model_info", "/get_model_info"] {
         let info = client.get(path);

@@ -6,6 +6,7 @@
 use std::io::Write as _;
 
 use crate::wire::json::push_string;
+use crate::wire::push_decimal;
 use crate::wire::sse::StreamHead;
 use crate::wire::usage::{FinishReason, Usage};
 
@@ -88,7 +89,9 @@ fn close_choice(
     finish: Option<FinishReason>,
     out: &mut Vec<u8>,
 ) {
-    write!(out, "\",\"index\":{choice},\"logprobs\":").expect(INFALLIBLE);
+    out.extend_from_slice(b"\",\"index\":");
+    push_decimal(out, choice.into());
+    out.extend_from_slice(b",\"logprobs\":");
     logprobs(out);
     match finish {
         None => out.extend_from_slice(b",\"finish_reason\":null}"),

@@ -6,6 +6,7 @@
 use std::io::Write as _;
 
 use crate::wire::json::{push_optional_string, push_string};
+use crate::wire::push_decimal;
 use crate::wire::usage::Usage;
 
 const INFALLIBLE: &str = "writing to memory cannot fail";
@@ -99,7 +100,7 @@ pub fn delta(index: usize, block: Block<'_>, escaped: &[u8], out: &mut Vec<u8>) 
     out.extend_from_slice(
         b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",
     );
-    write!(out, "{index}").expect(INFALLIBLE);
+    push_decimal(out, index as u64);
     out.extend_from_slice(match block {
         Block::Text => b",\"delta\":{\"type\":\"text_delta\",\"text\":\"".as_slice(),
         Block::Thinking => b",\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"",

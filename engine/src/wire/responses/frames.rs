@@ -8,6 +8,7 @@
 use std::io::Write as _;
 
 use crate::wire::json::{push_optional_string, push_string};
+use crate::wire::push_decimal;
 use crate::wire::usage::Usage;
 
 const INFALLIBLE: &str = "writing to memory cannot fail";
@@ -417,6 +418,13 @@ struct Names {
     member: &'static str,
 }
 
+/// Appends the answer of `DELETE /v1/responses/{id}`.
+pub fn write_deleted(id: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"id\":");
+    push_string(out, id);
+    out.extend_from_slice(b",\"object\":\"response\",\"deleted\":true}");
+}
+
 /// Appends an `error` event in the middle of a stream.
 pub fn write_error(error: &crate::wire::error::ApiError, sequence: u32, out: &mut Vec<u8>) {
     open_event("error", out);
@@ -438,7 +446,9 @@ fn open_event(kind: &str, out: &mut Vec<u8>) {
 }
 
 fn close_event(sequence: u32, out: &mut Vec<u8>) {
-    write!(out, ",\"sequence_number\":{sequence}}}\n\n").expect(INFALLIBLE);
+    out.extend_from_slice(b",\"sequence_number\":");
+    push_decimal(out, sequence.into());
+    out.extend_from_slice(b"}\n\n");
 }
 
 fn write_usage(usage: &Usage, out: &mut Vec<u8>) {

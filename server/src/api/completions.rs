@@ -1,0 +1,256 @@
+//! `POST /v1/completions`: from a body to an answer with a lane for each choice of each prompt.
+//!
+//! A prompt is read as it is, without a template. The invariant is that of [`super::answer`]: what
+//! is rendered depends on the request alone, an echoed prompt included.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use llmsim_engine::escape;
+use llmsim_engine::text::output::Output;
+use llmsim_engine::text::responses::Query;
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::completions::{CompletionRequest, TextBody, TextFrames};
+use llmsim_engine::wire::error::{ApiError, Unsupported};
+use llmsim_engine::wire::sse::{DONE, StreamHead};
+use llmsim_engine::wire::usage::{FinishReason, Usage};
+
+use super::answer::{Answer, Draft, Format, Lane, Progress};
+use super::chat::append_timing;
+use super::intake::{self, Naming};
+use crate::api::{self, Reply};
+use crate::http::head::Head;
+use crate::http::response::RequestId;
+use crate::io_thread::Io;
+use crate::lanes::Lanes;
+use crate::metrics::timing::Timing;
+use crate::served::Served;
+
+/// The beginning of an answer's id.
+const PREFIX: &str = "cmpl-";
+
+/// How a text completion is framed.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    id: String,
+    created: u64,
+    /// As the client named it.
+    model: Box<str>,
+    frames: TextFrames,
+    include_usage: bool,
+    continuous_usage: bool,
+    /// With `echo`: each prompt's text as JSON string content.
+    echoes: Option<Box<[Box<[u8]>]>>,
+    /// Lanes for each prompt.
+    choices: usize,
+    /// Only the prompt is wanted: the one token that the engine makes is not shown.
+    hides_answer: bool,
+}
+
+/// Answers a completion request.
+pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
+    match intake::answer(io, head, body, id, PREFIX, prepare).await {
+        Ok(answer) => Reply::Generate(answer),
+        Err(error) => Reply::Whole(api::error(&error)),
+    }
+}
+
+fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+    let request = CompletionRequest::parse(body)?;
+    let (place, model) = api::find_model(served, &request.model)?;
+    intake::check_priority(model, request.priority)?;
+    if request.logprobs.is_some() {
+        return Err(ApiError::unsupported(Unsupported::Logprobs, "logprobs"));
+    }
+    let suffix = request.suffix.as_deref().unwrap_or_default();
+    let hides_answer = request.max_tokens == Tokens::ZERO;
+    let limit = request.max_tokens.max(Tokens::new(1));
+    let choices = request.choices as usize;
+
+    let mut lanes = Vec::with_capacity(request.prompts.len() * choices);
+    let mut chains = Vec::with_capacity(lanes.capacity());
+    let mut echoes = request.echo.then(Vec::new);
+    for prompt in &request.prompts {
+        let salt = request.cache_salt.as_deref();
+        let (text, counted) = intake::plain(served, (model, &request.model), salt, prompt, suffix);
+        let limits = intake::limits(model, counted.tokens, Some(limit), "prompt")?;
+        let limits = super::answer::Limits {
+            min_tokens: request.min_tokens,
+            ignore_eos: request.ignore_eos,
+            ..limits
+        };
+        for choice in 0..request.choices {
+            let script = served.responses.answer(&Query {
+                input: &text,
+                model: &request.model,
+                seed: request.seed,
+                choice,
+            });
+            let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+            lanes.push(Lane { counts_prompt: choice == 0, ..lane });
+            chains.push(counted.chain.clone());
+        }
+        if let Some(echoes) = &mut echoes {
+            let mut escaped = Vec::with_capacity(text.len() + text.len() / 16);
+            escape::json_string_content(&text, &mut escaped);
+            echoes.push(escaped.into_boxed_slice());
+        }
+    }
+    let lanes = Lanes::of(lanes).expect("a request has at least one prompt and one choice");
+
+    naming.asked(PREFIX, request.request_id.as_deref());
+    let include_usage = request.include_usage || naming.wants_timing;
+    let frames = TextFrames::new(&StreamHead {
+        id: &naming.id,
+        created: naming.created,
+        model: &request.model,
+        fingerprint: &served.fingerprint,
+        include_usage,
+    });
+    let answer = Answer {
+        model: place,
+        is_stream: request.stream,
+        wants_timing: naming.wants_timing,
+        priority: request.priority,
+        lanes,
+        format: Format::Completions(Completions {
+            id: naming.id,
+            created: naming.created,
+            model: request.model.as_ref().into(),
+            frames,
+            include_usage,
+            continuous_usage: request.include_usage && request.continuous_usage,
+            echoes: echoes.map(Into::into),
+            choices,
+            hides_answer,
+        }),
+        served: Arc::clone(served),
+    };
+    Ok(Draft {
+        answer,
+        chains,
+        stops: request.stop.into_iter().map(Cow::into_owned).collect(),
+        keeps_match: request.include_stop,
+        min_tokens: request.min_tokens,
+    })
+}
+
+impl Completions {
+    /// The frame of one token; with `echo` the first also has the prompt's text.
+    pub(crate) fn token(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        k: u32,
+        cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
+        self.frames.open(out);
+        if k == 0 {
+            self.echo(lane, out);
+        }
+        if !self.hides_answer {
+            out.extend_from_slice(answer.lanes[lane].output.escaped(k));
+        }
+        let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
+        self.frames.close(number(lane), null, None, usage.as_ref(), out);
+    }
+
+    /// Why a choice ended.
+    pub(crate) fn end_lane(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+    ) {
+        self.frames.open(out);
+        let usage = self.running_usage(answer, lane, progress.released, progress.cached);
+        let finish = self.reason(&answer.lanes[lane], progress);
+        self.frames.close(number(lane), null, Some(finish), usage.as_ref(), out);
+    }
+
+    /// The usage, if asked for, and the last word.
+    pub(crate) fn end_stream(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.include_usage {
+            let usage = self.usage(answer.usage(progress));
+            self.frames.usage(&usage, out);
+            if let Some(timing) = timing {
+                append_timing(timing, usage.completion, b"}\n\n", out);
+            }
+        }
+        out.extend_from_slice(DONE);
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn whole_body(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+    ) -> Vec<u8> {
+        let usage = self.usage(answer.usage(progress));
+        let mut out = Vec::with_capacity(1024 + 6 * usage.completion.get() as usize);
+        let head = StreamHead {
+            id: &self.id,
+            created: self.created,
+            model: &self.model,
+            fingerprint: &answer.served.fingerprint,
+            include_usage: true,
+        };
+        let mut body = TextBody::open(&head, &mut out);
+        for (index, (lane, progress)) in answer.lanes.iter().zip(progress.iter()).enumerate() {
+            let text = |out: &mut Vec<u8>| {
+                self.echo(index, out);
+                let said = if self.hides_answer { 0 } else { progress.released.get() };
+                (0..said).for_each(|k| out.extend_from_slice(lane.output.escaped(k)));
+            };
+            body.choice(text, null, self.reason(lane, progress));
+        }
+        body.close(&usage);
+        if let Some(timing) = timing {
+            append_timing(timing, usage.completion, b"}", &mut out);
+        }
+        out
+    }
+
+    fn echo(&self, lane: usize, out: &mut Vec<u8>) {
+        if let Some(echoes) = &self.echoes {
+            out.extend_from_slice(&echoes[lane / self.choices]);
+        }
+    }
+
+    fn reason(&self, lane: &Lane, progress: &Progress) -> FinishReason {
+        if self.hides_answer { FinishReason::Length } else { lane.reason(progress.finish) }
+    }
+
+    fn usage(&self, usage: Usage) -> Usage {
+        if self.hides_answer { Usage { completion: Tokens::ZERO, ..usage } } else { usage }
+    }
+
+    /// With `continuous_usage_stats`, what a choice has taken so far.
+    fn running_usage(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        completion: Tokens,
+        cached: Tokens,
+    ) -> Option<Usage> {
+        self.continuous_usage.then(|| self.usage(answer.usage_of(lane, completion, cached)))
+    }
+}
+
+fn null(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"null");
+}
+
+/// A lane's number on the wire.
+fn number(lane: usize) -> u32 {
+    u32::try_from(lane).expect("lanes are counted in 16 bits")
+}

@@ -1,0 +1,103 @@
+//! `POST /v1/embeddings`: vectors at once, and an answer when the engine has read the inputs.
+//!
+//! Each input is a job that ends with its first token, as vLLM's pooling models end with prefill: it
+//! takes the time that its prompt takes, and shows as load. The invariant: which vector a text gets
+//! does not depend on when.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use llmsim_engine::text::embedding::{self, DIMENSIONS};
+use llmsim_engine::text::output::Output;
+use llmsim_engine::text::script::{PieceTable, Script};
+use llmsim_engine::text::tokenizer;
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::embeddings::{EmbeddingRequest, write_body, write_vector};
+use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::usage::FinishReason;
+
+use super::answer::{Answer, Draft, Format, Lane, Limits};
+use super::chat::append_timing;
+use super::intake::{self, Naming};
+use crate::api::{self, Reply};
+use crate::http::head::Head;
+use crate::http::response::RequestId;
+use crate::io_thread::Io;
+use crate::lanes::Lanes;
+use crate::metrics::timing::Timing;
+use crate::served::Served;
+
+/// The beginning of an answer's id.
+const PREFIX: &str = "embd-";
+
+/// Vectors that wait for the engine.
+#[derive(Debug)]
+pub(crate) struct Embeddings {
+    /// Rendered with the request, on a helper thread; taken when it is sent.
+    body: RefCell<Vec<u8>>,
+}
+
+/// Answers a request for embeddings.
+pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
+    match intake::answer_slowly(io, head, body, id, PREFIX, prepare).await {
+        Ok(answer) => Reply::Generate(answer),
+        Err(error) => Reply::Whole(api::error(&error)),
+    }
+}
+
+fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+    let request = EmbeddingRequest::parse(body, DIMENSIONS)?;
+    let (place, model) = api::find_model(served, &request.model)?;
+    intake::check_priority(model, request.priority)?;
+    let dimensions = request.dimensions.unwrap_or(DIMENSIONS);
+
+    let (mut vectors, mut tokens) = (Vec::new(), 0);
+    let mut lanes = Vec::with_capacity(request.inputs.len());
+    let nothing = Arc::new(PieceTable::new(String::new()));
+    for (index, input) in request.inputs.iter().enumerate() {
+        let (text, counted) = intake::plain(served, (model, &request.model), None, input, "");
+        if counted.tokens.get() >= model.context.get() {
+            return Err(intake::too_long(model, counted.tokens, None, "input"));
+        }
+        let vector = embedding::embed(&request.model, tokenizer::pieces(&text), dimensions);
+        if index > 0 {
+            vectors.push(b',');
+        }
+        write_vector(index, &vector, request.encoding, &mut vectors);
+        let script = Script::from_table("embedding".into(), Arc::clone(&nothing));
+        let one = Tokens::new(1);
+        let limits = Limits {
+            prompt: counted.tokens,
+            max_tokens: one,
+            min_tokens: Tokens::ZERO,
+            ignore_eos: false,
+        };
+        tokens += u64::from(counted.tokens.get());
+        lanes.push(Lane::new(Output::content(script), FinishReason::Stop, &limits));
+    }
+    let mut body = Vec::new();
+    write_body(&naming.id, naming.created, &request.model, tokens, &vectors, &mut body);
+    let chains = lanes.iter().map(|_| None).collect();
+    let answer = Answer {
+        model: place,
+        is_stream: false,
+        wants_timing: naming.wants_timing,
+        priority: request.priority,
+        lanes: Lanes::of(lanes).expect("a request has at least one input"),
+        format: Format::Embeddings(Embeddings { body: RefCell::new(body) }),
+        served: Arc::clone(served),
+    };
+    Ok(Draft { answer, chains, stops: Vec::new(), keeps_match: false, min_tokens: Tokens::ZERO })
+}
+
+impl Embeddings {
+    /// The body of the answer; it is there once.
+    pub(crate) fn whole_body(&self, answer: &Answer, timing: Option<&Timing>) -> Vec<u8> {
+        let mut body = self.body.take();
+        if let Some(timing) = timing {
+            let tokens = u32::try_from(answer.lanes.len()).unwrap_or(u32::MAX);
+            append_timing(timing, Tokens::new(tokens), b"}", &mut body);
+        }
+        body
+    }
+}

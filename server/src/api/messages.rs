@@ -1,0 +1,224 @@
+//! Anthropic's `POST /v1/messages` and `/v1/messages/count_tokens`.
+//!
+//! The invariant: everything under this path, refusals of the HTTP level included, has Anthropic's
+//! form; see [`Dialect`](crate::api::Dialect).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use llmsim_engine::text::output::{Kind, Output, Part};
+use llmsim_engine::text::responses::Query;
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::messages::frames::{self, Block, MessageBody, StopReason};
+use llmsim_engine::wire::messages::{self, MessagesRequest, Purpose};
+use llmsim_engine::wire::usage::FinishReason;
+
+use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
+use super::chat::append_timing;
+use super::intake::{self, Naming};
+use crate::api::{self, Reply};
+use crate::helper;
+use crate::http::head::Head;
+use crate::http::response::{RequestId, Response};
+use crate::io_thread::Io;
+use crate::lanes::Lanes;
+use crate::metrics::timing::Timing;
+use crate::served::Served;
+
+/// The beginning of an answer's id.
+const PREFIX: &str = "msg_";
+
+/// How a message is framed.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    id: String,
+    /// As the client named it.
+    model: Box<str>,
+    request_id: RequestId,
+}
+
+/// Answers a request for a message.
+pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
+    match intake::answer(io, head, body, id, PREFIX, prepare).await {
+        Ok(answer) => Reply::Generate(answer),
+        Err(refusal) => Reply::Whole(error(&refusal, id)),
+    }
+}
+
+/// Answers a request for a count.
+pub(crate) async fn count(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Response {
+    let served = Arc::clone(&io.served);
+    let counted = match api::refuse_coding(head) {
+        Ok(()) => helper::run(&io.helper, move || counted(&body, &served)).await,
+        Err(error) => Err(error),
+    };
+    match counted {
+        Ok(tokens) => {
+            let mut body = Vec::with_capacity(32);
+            frames::count(tokens.get(), &mut body);
+            Response::json(200, body)
+        }
+        Err(refusal) => error(&intake::hint_at_type(refusal, head), id),
+    }
+}
+
+/// A refusal in Anthropic's form.
+pub(crate) fn error(error: &ApiError, id: &RequestId) -> Response {
+    let mut response = api::error(error);
+    response.body.clear();
+    messages::error::write(error, id.as_str(), &mut response.body);
+    response
+}
+
+fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
+    let request = MessagesRequest::parse(body, Purpose::Count)?;
+    let (_, model) = api::find_model(served, &request.model)?;
+    Ok(intake::conversation(model, &request.model, None, &request.messages).tokens)
+}
+
+fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+    let request = MessagesRequest::parse(body, Purpose::Answer)?;
+    let (place, model) = api::find_model(served, &request.model)?;
+    intake::check_priority(model, request.priority)?;
+    let salt = request.cache_salt.as_deref();
+    let prompt = intake::conversation(model, &request.model, salt, &request.messages);
+    let limits = intake::limits(model, prompt.tokens, request.max_tokens, "messages")?;
+    let limits = Limits { ignore_eos: request.ignore_eos, ..limits };
+    let script = served.responses.answer(&Query {
+        input: request.last_user_text(),
+        model: &request.model,
+        seed: request.seed,
+        choice: 0,
+    });
+    let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+    let answer = Answer {
+        model: place,
+        is_stream: request.stream,
+        wants_timing: naming.wants_timing,
+        priority: request.priority,
+        lanes: Lanes::of([lane]).expect("one is some"),
+        format: Format::Messages(Messages {
+            id: naming.id,
+            model: request.model.as_ref().into(),
+            request_id: naming.request_id,
+        }),
+        served: Arc::clone(served),
+    };
+    Ok(Draft {
+        answer,
+        chains: vec![prompt.chain],
+        stops: request.stop.into_iter().map(Cow::into_owned).collect(),
+        keeps_match: false,
+        min_tokens: Tokens::ZERO,
+    })
+}
+
+impl Messages {
+    /// The message, still empty. What of its prompt was cached is told at the end.
+    pub(crate) fn open_stream(&self, answer: &Answer, out: &mut Vec<u8>) {
+        frames::start(&self.id, &self.model, answer.lanes.first().prompt.get(), out);
+    }
+
+    /// The event of one token, and what opens and closes blocks before it.
+    pub(crate) fn token(&self, answer: &Answer, k: u32, out: &mut Vec<u8>) {
+        let output = &answer.lanes.first().output;
+        let spot = output.locate(k);
+        let block = block_of(output.part(spot.part));
+        if spot.token == 0 {
+            if let Some(before) = spot.part.checked_sub(1) {
+                frames::close(before, block_of(output.part(before)), out);
+            }
+            frames::open(spot.part, block, out);
+            if spot.part == 0 {
+                frames::ping(out);
+            }
+        }
+        // The name of a tool stands in what opens its block.
+        let is_name = spot.token == 0 && matches!(block, Block::ToolUse { .. });
+        let escaped = if is_name { b"" } else { output.escaped_at(spot) };
+        frames::delta(spot.part, block, escaped, out);
+    }
+
+    /// What closes the last block, and why it was the last.
+    pub(crate) fn end_lane(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {
+        let lane = answer.lanes.first();
+        let last = lane.output.locate(progress.released.get().saturating_sub(1)).part;
+        frames::close(last, block_of(lane.output.part(last)), out);
+        let usage = answer.usage_of(0, progress.released, progress.cached);
+        frames::end(stop_reason(lane, progress), &usage, out);
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn whole_body(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+    ) -> Vec<u8> {
+        let (lane, progress) = (answer.lanes.first(), progress.first());
+        let output = &lane.output;
+        let mut out = Vec::with_capacity(1024 + 6 * progress.released.get() as usize);
+        let mut body = MessageBody::open(&self.id, &self.model, &mut out);
+        for (at, part) in output.parts().enumerate() {
+            let said = output.said_of(at, progress.released).get();
+            if said == 0 {
+                break;
+            }
+            let block = block_of(part);
+            let range = part.start.get()..part.start.get() + said;
+            body.block(block, |out| match block {
+                Block::ToolUse { .. } => {
+                    let json: String = range.skip(1).map(|k| output.piece(k)).collect();
+                    // Cut off by the limit it is no object, and nothing that a client could read.
+                    let is_whole = messages::is_object(&json);
+                    out.extend_from_slice(if is_whole { json.as_bytes() } else { b"{}" });
+                }
+                Block::Text | Block::Thinking => {
+                    range.for_each(|k| out.extend_from_slice(output.escaped(k)));
+                }
+            });
+        }
+        body.close(
+            stop_reason(lane, progress),
+            &answer.usage_of(0, progress.released, progress.cached),
+        );
+        if let Some(timing) = timing {
+            append_timing(timing, progress.released, b"}", &mut out);
+        }
+        out
+    }
+
+    /// A refusal that comes when the answer is decided: the engine's.
+    pub(crate) fn refusal(&self, refusal: &ApiError) -> Response {
+        error(refusal, &self.request_id)
+    }
+}
+
+fn block_of(part: &Part) -> Block<'_> {
+    match &part.kind {
+        Kind::Reasoning => Block::Thinking,
+        Kind::Content | Kind::Refusal => Block::Text,
+        Kind::ToolCall(call) => Block::ToolUse { id: &call.id, name: &call.name },
+    }
+}
+
+fn stop_reason<'a>(lane: &'a Lane, progress: &Progress) -> StopReason<'a> {
+    if let Some(text) = lane.stopped_by(progress.finish) {
+        return StopReason::StopSequence(text);
+    }
+    match lane.reason(progress.finish) {
+        FinishReason::Length => StopReason::MaxTokens,
+        FinishReason::ToolCalls => StopReason::ToolUse,
+        FinishReason::ContentFilter => StopReason::Refusal,
+        FinishReason::Stop => {
+            let refuses = lane.output.parts().any(|part| part.kind == Kind::Refusal);
+            let calls = lane.output.parts().any(|part| matches!(part.kind, Kind::ToolCall(_)));
+            match (refuses, calls) {
+                (true, _) => StopReason::Refusal,
+                (_, true) => StopReason::ToolUse,
+                _ => StopReason::EndTurn,
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `POST /v1/responses` and what was stored of it.
+//!
+//! Each part of an answer is an item of the response's output. The invariant: which number an event
+//! has follows from the answer alone, so that any of them can be rendered again.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use llmsim_engine::sim::Finish;
+use llmsim_engine::text::output::{Kind, Output};
+use llmsim_engine::text::responses::Query;
+use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::chat::{Message, Role};
+use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::responses::frames::{
+    FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought,
+};
+use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
+use llmsim_engine::wire::usage::FinishReason;
+
+use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
+use super::chat::append_timing;
+use super::intake::{self, Naming};
+use crate::api::{self, Reply};
+use crate::http::head::Head;
+use crate::http::response::{RequestId, Response};
+use crate::io_thread::Io;
+use crate::lanes::Lanes;
+use crate::metrics::timing::Timing;
+use crate::served::Served;
+use crate::stored::{Stored, Turn};
+
+/// The beginning of a response's id.
+const PREFIX: &str = "resp_";
+
+/// How a response is framed.
+#[derive(Debug)]
+pub(crate) struct ResponsesFormat {
+    id: String,
+    head: ResponseHead,
+    /// One for each part of the answer.
+    items: Box<[Item]>,
+    /// What was said before, if the response is to be kept: until it is.
+    turns: RefCell<Option<Vec<Turn>>>,
+}
+
+/// Answers a request for a response.
+pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
+    match intake::answer(io, head, body, id, PREFIX, prepare).await {
+        Ok(answer) => Reply::Generate(answer),
+        Err(error) => Reply::Whole(api::error(&error)),
+    }
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) fn get(served: &Served, id: &str) -> Response {
+    match served.stored().get(id) {
+        Some(stored) => Response::json(200, stored.body.to_vec()),
+        None => api::error(&ApiError::response_not_found(id)),
+    }
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) fn delete(served: &Served, id: &str) -> Response {
+    match served.stored().remove(id) {
+        true => {
+            let mut body = Vec::with_capacity(96);
+            llmsim_engine::wire::responses::frames::write_deleted(id, &mut body);
+            Response::json(200, body)
+        }
+        false => api::error(&ApiError::response_not_found(id)),
+    }
+}
+
+fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+    let request = ResponsesRequest::parse(body)?;
+    let (place, model) = api::find_model(served, &request.model)?;
+    intake::check_priority(model, request.priority)?;
+    let turns = turns(served, &request)?;
+    let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());
+    let mut messages: Vec<Message<'_>> = instructions
+        .map(|text| Message { role: Role::System, content: Cow::Borrowed(text) })
+        .into_iter()
+        .collect();
+    messages.extend(turns.iter().map(Turn::message));
+    let salt = request.cache_salt.as_deref();
+    let prompt = intake::conversation(model, &request.model, salt, &messages);
+    let limits = intake::limits(model, prompt.tokens, request.max_tokens, "input")?;
+    let limits = Limits {
+        min_tokens: request.min_tokens.min(limits.max_tokens),
+        ignore_eos: request.ignore_eos,
+        ..limits
+    };
+    let input = messages.iter().rev().find(|message| message.role == Role::User);
+    let script = served.responses.answer(&Query {
+        input: input.map_or("", |message| &message.content),
+        model: &request.model,
+        seed: request.seed,
+        choice: 0,
+    });
+    let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+    drop(messages);
+
+    naming.asked(PREFIX, request.request_id.as_deref());
+    let head = ResponseHead::new(&naming.id, naming.created, &request.model, &request.echo);
+    let items = items(&naming.id, &lane.output, request.summarizes);
+    let answer = Answer {
+        model: place,
+        is_stream: request.stream,
+        wants_timing: naming.wants_timing,
+        priority: request.priority,
+        lanes: Lanes::of([lane]).expect("one is some"),
+        format: Format::Responses(ResponsesFormat {
+            id: naming.id,
+            head,
+            items,
+            turns: RefCell::new(request.store.then_some(turns)),
+        }),
+        served: Arc::clone(served),
+    };
+    Ok(Draft {
+        answer,
+        chains: vec![prompt.chain],
+        stops: request.stop.into_iter().map(Cow::into_owned).collect(),
+        keeps_match: false,
+        min_tokens: request.min_tokens,
+    })
+}
+
+/// All that was said before the answer, without instructions: those of an earlier response do not
+/// hold for this one.
+fn turns(served: &Served, request: &ResponsesRequest<'_>) -> Result<Vec<Turn>, ApiError> {
+    let stored = served.stored();
+    let mut turns = match request.previous.as_deref() {
+        None => Vec::new(),
+        Some(id) => match stored.get(id) {
+            Some(previous) => previous.turns.to_vec(),
+            None => return Err(ApiError::previous_response_not_found(id)),
+        },
+    };
+    for item in &request.input {
+        match item {
+            InputItem::Message(message) => turns.push(Turn::of(message)),
+            InputItem::Reference(reference) => match stored.item(&reference.id) {
+                Some(turn) => turns.extend(turn.cloned()),
+                None => return Err(ApiError::item_not_found(reference.at, &reference.id)),
+            },
+        }
+    }
+    Ok(turns)
+}
+
+/// The items of an answer's parts. Their events are numbered as if all were said; what a limit or a
+/// stop string cuts off comes after what was said.
+fn items(id: &str, output: &Output, summarizes: bool) -> Box<[Item]> {
+    let suffix = id.strip_prefix(PREFIX).unwrap_or(id);
+    let mut next = FIRST_SEQUENCE;
+    let item = |(index, part): (usize, &llmsim_engine::text::output::Part)| {
+        let kind = match &part.kind {
+            Kind::Content => ItemKind::Text,
+            Kind::Refusal => ItemKind::Refusal,
+            Kind::Reasoning if summarizes => ItemKind::Reasoning(Thought::Summary),
+            Kind::Reasoning => ItemKind::Reasoning(Thought::Text),
+            Kind::ToolCall(call) => ItemKind::Call { id: &call.id, name: &call.name },
+        };
+        let item = Item::new(suffix, index, kind, next);
+        next = item.after(part.script.len().get() - silent(&part.kind));
+        item
+    };
+    output.parts().enumerate().map(item).collect()
+}
+
+/// Tokens at the beginning of a part that have no delta: the name of a tool.
+fn silent(kind: &Kind) -> u32 {
+    u32::from(matches!(kind, Kind::ToolCall(_)))
+}
+
+impl ResponsesFormat {
+    /// The response, still empty.
+    pub(crate) fn open_stream(&self, out: &mut Vec<u8>) {
+        self.head.start(out);
+    }
+
+    /// The event of one token, and what opens and closes items before it.
+    pub(crate) fn token(&self, answer: &Answer, k: u32, out: &mut Vec<u8>) {
+        let output = &answer.lanes.first().output;
+        let spot = output.locate(k);
+        let item = &self.items[spot.part];
+        if spot.token == 0 {
+            if let Some(before) = spot.part.checked_sub(1) {
+                let whole = output.part(before).script.len();
+                self.close_item(output, before, whole, Status::Completed, out);
+            }
+            item.open(out);
+        }
+        let silent = silent(&output.part(spot.part).kind);
+        if let Some(delta) = spot.token.checked_sub(silent) {
+            item.delta(delta, output.escaped_at(spot), out);
+        }
+    }
+
+    /// What closes the last item, and the whole response. It can be had again from then on, which
+    /// is before its client knows that it is complete.
+    pub(crate) fn end_lane(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {
+        self.keep(answer, progress);
+        let output = &answer.lanes.first().output;
+        let last = output.locate(progress.released.get().saturating_sub(1)).part;
+        let said = output.said_of(last, progress.released);
+        let status = status(progress);
+        self.close_item(output, last, said, status, out);
+        let deltas = said.get() - silent(&output.part(last).kind).min(said.get());
+        let usage = answer.usage_of(0, progress.released, progress.cached);
+        let items = |out: &mut Vec<u8>| self.output(output, progress, out);
+        self.head.end(status, self.items[last].after(deltas), items, &usage, out);
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn whole_body(
+        &self,
+        answer: &Answer,
+        progress: &Lanes<Progress>,
+        timing: Option<&Timing>,
+    ) -> Vec<u8> {
+        self.keep(answer, progress.first());
+        let mut body = self.object(answer, progress.first());
+        if let Some(timing) = timing {
+            append_timing(timing, progress.first().released, b"}", &mut body);
+        }
+        body
+    }
+
+    /// Keeps a finished response, once, and if the client did not ask for the contrary.
+    fn keep(&self, answer: &Answer, progress: &Progress) {
+        let Some(mut turns) = self.turns.borrow_mut().take() else { return };
+        let output = &answer.lanes.first().output;
+        let mut items = Vec::new();
+        for (at, part) in output.parts().enumerate() {
+            let said = output.said_of(at, progress.released).get();
+            if said == 0 {
+                break;
+            }
+            let first = part.start.get();
+            let text: String = (first..first + said).map(|k| output.piece(k)).collect();
+            let turn = Turn { role: Role::Assistant, content: text.into() };
+            // What was thought is no part of later turns.
+            let turn = (part.kind != Kind::Reasoning).then_some(turn);
+            items.push((self.items[at].id().into(), turn.clone()));
+            turns.extend(turn);
+        }
+        let body = self.object(answer, progress);
+        let stored = Stored { body: body.into(), turns: turns.into(), items: items.into() };
+        answer.served.stored().keep(self.id.as_str().into(), stored);
+    }
+
+    fn object(&self, answer: &Answer, progress: &Progress) -> Vec<u8> {
+        let output = &answer.lanes.first().output;
+        let usage = answer.usage_of(0, progress.released, progress.cached);
+        let mut body = Vec::with_capacity(2048 + 6 * progress.released.get() as usize);
+        let items = |out: &mut Vec<u8>| self.output(output, progress, out);
+        self.head.object(status(progress), items, Some(&usage), &mut body);
+        body
+    }
+
+    /// All items of which something was said.
+    fn output(&self, output: &Output, progress: &Progress, out: &mut Vec<u8>) {
+        for (at, item) in self.items.iter().enumerate().take(output.part_count()) {
+            let said = output.said_of(at, progress.released);
+            if said == Tokens::ZERO {
+                break;
+            }
+            if at > 0 {
+                out.push(b',');
+            }
+            let is_whole = said >= output.part(at).script.len();
+            let status = if is_whole { Status::Completed } else { status(progress) };
+            item.object(Some(status), text_of(output, at, said), out);
+        }
+    }
+
+    fn close_item(
+        &self,
+        output: &Output,
+        at: usize,
+        said: Tokens,
+        status: Status,
+        out: &mut Vec<u8>,
+    ) {
+        let silent = silent(&output.part(at).kind);
+        let deltas = said.get().saturating_sub(silent);
+        let status = if said >= output.part(at).script.len() { Status::Completed } else { status };
+        self.items[at].close(deltas, status, text_of(output, at, said), out);
+    }
+}
+
+/// Appends the text of a part's first `said` tokens as JSON string content.
+fn text_of(output: &Output, at: usize, said: Tokens) -> impl Fn(&mut Vec<u8>) {
+    let part = output.part(at);
+    let first = part.start.get();
+    let range = first + silent(&part.kind).min(said.get())..first + said.get();
+    move |out| range.clone().for_each(|k| out.extend_from_slice(output.escaped(k)))
+}
+
+fn status(progress: &Progress) -> Status {
+    match progress.finish {
+        Some(Finish::Stop) => Status::Completed,
+        Some(Finish::Length) | None => Status::Incomplete,
+    }
+}

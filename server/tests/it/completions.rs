@@ -1,0 +1,338 @@
+//! `POST /v1/completions` and its relatives: texts as they are, without a chat around them.
+
+use crate::client::{Client, Response};
+use crate::fixture::{self, DEFAULT_TEXT};
+
+fn ask(client: &mut Client, members: &str) -> Response {
+    client.post("/v1/completions", &format!("{{{members}}}"));
+    client.response()
+}
+
+#[track_caller]
+fn has(response: &Response, part: &str) {
+    assert!(response.text().contains(part), "no {part} in {}", response.text());
+}
+
+#[test]
+fn a_whole_answer_has_text_and_a_limit_of_sixteen_tokens() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let answer = ask(&mut client, &format!(r#""model":"{model}","prompt":"Say this""#));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.text().starts_with(r#"{"id":"cmpl-"#), "{}", answer.text());
+        let choice = format!(
+            r#""choices":[{{"text":"{DEFAULT_TEXT}","index":0,"logprobs":null,"finish_reason":"stop"}}]"#
+        );
+        has(&answer, &choice);
+        // "Say this" is two tokens: there is no template around it.
+        has(&answer, r#""usage":{"prompt_tokens":2,"completion_tokens":8,"total_tokens":10"#);
+        let long = ask(&mut client, &format!(r#""model":"{model}","prompt":"[hundred]""#));
+        has(&long, r#""completion_tokens":16,"#);
+        has(&long, r#""finish_reason":"length""#);
+    }
+}
+
+#[test]
+fn a_stream_is_pieces_of_text_the_reason_the_usage_and_done() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let answer = ask(
+            &mut client,
+            &format!(
+                r#""model":"{model}","prompt":"x","stream":true,"stream_options":{{"include_usage":true}}"#
+            ),
+        );
+        let events = answer.events();
+        assert_eq!(events.len(), 8 + 1 + 1 + 1, "{events:#?}");
+        let text: String = events[..9].iter().map(|event| text_of(event)).collect();
+        assert_eq!(text, DEFAULT_TEXT);
+        assert!(events[..10].iter().all(|it| it.contains(r#""object":"text_completion""#)));
+        assert!(
+            events[8].contains(r#""text":"","index":0,"logprobs":null,"finish_reason":"stop""#)
+        );
+        assert!(events[..9].iter().all(|event| event.ends_with(r#""usage":null}"#)));
+        assert!(
+            events[9].contains(r#""choices":[],"usage":{"prompt_tokens":1,"completion_tokens":8"#)
+        );
+        assert_eq!(events[10], "[DONE]");
+    }
+}
+
+fn text_of(event: &str) -> &str {
+    let (_, rest) = event.split_once(r#""text":""#).unwrap_or_else(|| panic!("{event}"));
+    rest.split_once(r#"","index""#).unwrap().0
+}
+
+#[test]
+fn prompts_and_choices_are_numbered_prompt_by_prompt_and_counted_once() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let members =
+            format!(r#""model":"{model}","prompt":["quotes","x y z"],"n":2,"max_tokens":3"#);
+        let answer = ask(&mut client, &members);
+        let quotes = r##""text":"She said \"""##;
+        let default = r#""text":"One two three""#;
+        for (index, text) in [(0, quotes), (1, quotes), (2, default), (3, default)] {
+            has(&answer, &format!(r#"{text},"index":{index},"#));
+        }
+        // One token and three, each once; four answers of three.
+        has(&answer, r#""prompt_tokens":4,"completion_tokens":12,"#);
+        let streamed = ask(&mut client, &format!(r#"{members},"stream":true"#));
+        let events = streamed.events();
+        assert_eq!(events.len(), 4 * (3 + 1) + 1, "{events:#?}");
+        for index in 0..4 {
+            let of = |event: &&&str| event.contains(&format!(r#","index":{index},"#));
+            let text: String = events.iter().filter(of).map(|event| text_of(event)).collect();
+            assert_eq!(text, if index < 2 { r#"She said \""# } else { "One two three" });
+        }
+    }
+}
+
+#[test]
+fn an_echo_comes_before_the_answer_and_alone_if_nothing_else_is_wanted() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let prompt = r#""model":"batched","prompt":"Say \"this\"\n""#;
+    let answer = ask(&mut client, &format!(r#"{prompt},"echo":true,"max_tokens":2"#));
+    has(&answer, r#""text":"Say \"this\"\nOne two","index":0"#);
+    has(&answer, r#""completion_tokens":2,"#);
+    let alone = ask(&mut client, &format!(r#"{prompt},"echo":true,"max_tokens":0"#));
+    has(&alone, r#""text":"Say \"this\"\n","index":0,"logprobs":null,"finish_reason":"length""#);
+    has(&alone, r#""completion_tokens":0,"#);
+    let streamed =
+        ask(&mut client, &format!(r#"{prompt},"echo":true,"max_tokens":2,"stream":true"#));
+    let events = streamed.events();
+    let pieces: Vec<&str> = events[..3].iter().map(|event| text_of(event)).collect();
+    assert_eq!(pieces, [r#"Say \"this\"\nOne"#, " two", ""]);
+}
+
+#[test]
+fn a_prompt_of_token_ids_is_the_text_that_they_were_given_for() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    client.post("/tokenize", r#"{"prompt":"quotes"}"#);
+    let tokens = client.response();
+    let (_, rest) = tokens.text().split_once(r#""tokens":"#).unwrap();
+    let ids = rest.split_once(']').unwrap().0.to_owned() + "]";
+    let answer = ask(&mut client, &format!(r#""model":"instant","prompt":{ids},"max_tokens":2"#));
+    has(&answer, r#""text":"She said","#);
+    // Nobody knows these, and they count all the same.
+    let answer = ask(&mut client, r#""model":"instant","prompt":[[1,2,3],[4]],"max_tokens":1"#);
+    has(&answer, r#""prompt_tokens":4,"completion_tokens":2,"#);
+}
+
+#[test]
+fn the_same_prompt_again_is_found_in_the_prefix_cache() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let prompt = "word ".repeat(100);
+    let body = format!(r#""model":"batched","prompt":"{prompt}""#);
+    // 100 words, each with the space before it, and the last space: 6 full blocks of 16.
+    has(&ask(&mut client, &body), r#""cached_tokens":0,"#);
+    has(&ask(&mut client, &body), r#""cached_tokens":96,"#);
+    let salted = format!(r#"{body},"cache_salt":"s""#);
+    has(&ask(&mut client, &salted), r#""cached_tokens":0,"#);
+}
+
+#[test]
+fn stop_strings_and_vllms_limits_work_as_in_chat() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let prompt = r#""model":"batched","prompt":"x""#;
+    let stopped = ask(&mut client, &format!(r#"{prompt},"stop":"e fo""#));
+    has(&stopped, r#""text":"One two thre","index":0,"logprobs":null,"finish_reason":"stop""#);
+    has(&stopped, r#""completion_tokens":4,"#);
+    let on = ask(&mut client, &format!(r#"{prompt},"ignore_eos":true"#));
+    has(&on, r#""completion_tokens":16,"#);
+    let more = ask(&mut client, &format!(r#"{prompt},"min_tokens":10"#));
+    has(&more, r#""completion_tokens":10,"#);
+}
+
+#[test]
+fn what_does_not_fit_or_exist_is_refused_before_the_first_byte() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (members, status, code) in [
+        (r#""prompt":"x""#.to_owned(), 400, "null"),
+        (r#""model":"none","prompt":"x""#.to_owned(), 404, r#""model_not_found""#),
+        (r#""model":"instant""#.to_owned(), 400, r#""missing_required_parameter""#),
+        (
+            format!(r#""model":"batched","prompt":"{}","stream":true"#, "word ".repeat(5000)),
+            400,
+            r#""context_length_exceeded""#,
+        ),
+        (
+            r#""model":"batched","prompt":"x","max_tokens":4096"#.to_owned(),
+            400,
+            r#""context_length_exceeded""#,
+        ),
+        (r#""model":"batched","prompt":"x","priority":1"#.to_owned(), 400, r#""invalid_value""#),
+    ] {
+        let refused = ask(&mut client, &members);
+        assert_eq!(refused.status, status, "{members:.80}: {}", refused.text());
+        has(&refused, &format!(r#""code":{code}"#));
+    }
+}
+
+#[test]
+fn rendering_gives_the_ids_that_tokenizing_gives() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut post = |path: &str, body: &str| {
+        client.post(path, body);
+        let response = client.response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.text().to_owned()
+    };
+    let list = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("\"{name}\":[")).unwrap();
+        rest.split_once(']').unwrap().0.to_owned()
+    };
+    let messages = r#""model":"batched","messages":[{"role":"user","content":"Hello"}]"#;
+    let chat = post("/v1/chat/completions/render", &format!("{{{messages},\"max_tokens\":7}}"));
+    let tokens = post("/tokenize", &format!("{{{messages}}}"));
+    assert_eq!(list(&chat, "token_ids"), list(&tokens, "tokens"));
+    assert!(chat.starts_with(r#"{"request_id":"chatcmpl-"#), "{chat}");
+    assert!(chat.ends_with(
+        r#"],"features":null,"sampling_params":{"max_tokens":7},"model":"batched","stream":false}"#
+    ));
+    let texts = post("/v1/completions/render", r#"{"model":"batched","prompt":["a b","c"]}"#);
+    let tokens = post("/tokenize", r#"{"model":"batched","prompt":"a b"}"#);
+    assert!(texts.starts_with(r#"[{"request_id":"cmpl-"#), "{texts}");
+    assert_eq!(list(&texts, "token_ids"), list(&tokens, "tokens"));
+    assert_eq!(texts.matches(r#""request_id":"cmpl-"#).count(), 2, "{texts}");
+    let ids = post("/v1/completions/render", r#"{"model":"batched","prompt":[1,2]}"#);
+    assert!(ids.contains(r#""token_ids":[1,2],"#), "{ids}");
+}
+
+#[test]
+fn embeddings_are_unit_vectors_and_take_a_step_of_the_engine() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        client.post(
+            "/v1/embeddings",
+            &format!(r#"{{"model":"{model}","input":["a b","a b","c"],"dimensions":3}}"#),
+        );
+        let answer = client.response();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        has(&answer, r#"{"object":"embedding","index":2,"embedding":["#);
+        has(&answer, r#""usage":{"prompt_tokens":5,"total_tokens":5}"#);
+        let vectors: Vec<Vec<f64>> = answer
+            .text()
+            .split(r#""embedding":["#)
+            .skip(1)
+            .map(|rest| {
+                let numbers = rest.split_once(']').unwrap().0;
+                numbers.split(',').map(|number| number.parse().unwrap()).collect()
+            })
+            .collect();
+        assert_eq!(vectors.len(), 3);
+        assert_eq!(vectors[0], vectors[1]);
+        assert_ne!(vectors[0], vectors[2]);
+        for vector in vectors {
+            let length: f64 = vector.iter().map(|x| x * x).sum();
+            assert!((length - 1.0).abs() < 1e-5, "{vector:?}");
+        }
+    }
+    // Three models, three inputs each, a token each.
+    let metrics = client.get("/metrics").text().to_owned();
+    let finished = metrics.lines().find(|line| {
+        line.starts_with("vllm:generation_tokens_total{") && line.contains(r#""batched""#)
+    });
+    assert!(finished.is_some_and(|line| line.ends_with(" 3.0")), "{finished:?}");
+}
+
+#[test]
+fn inputs_that_cannot_be_embedded_are_refused() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let long = format!(r#"{{"model":"batched","input":["x","{}"]}}"#, "word ".repeat(5000));
+    for (body, status, words) in [
+        (r#"{"model":"instant","input":""}"#, 400, r#""code":"empty_string""#),
+        (r#"{"model":"none","input":"x"}"#, 404, r#""code":"model_not_found""#),
+        (&long, 400, "maximum context length is 4096 tokens"),
+    ] {
+        client.post("/v1/embeddings", body);
+        let refused = client.response();
+        assert_eq!(refused.status, status, "{}", refused.text());
+        has(&refused, words);
+    }
+}
+
+#[test]
+fn sglangs_generate_tells_all_the_text_so_far() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut ask = |body: &str| {
+        client.post("/generate", body);
+        client.response()
+    };
+    let whole = ask(r#"{"text":"x","rid":"mine"}"#);
+    has(&whole, &format!(r#"{{"text":"{DEFAULT_TEXT}","meta_info":{{"id":"mine","#));
+    has(&whole, r#""finish_reason":{"type":"stop","matched":null},"prompt_tokens":1,"#);
+    let streamed = ask(
+        r#"{"text":"x","stream":true,"model":"batched","sampling_params":{"max_new_tokens":2}}"#,
+    );
+    let events = streamed.events();
+    assert_eq!(events.len(), 4, "{events:#?}");
+    assert!(events[0].starts_with(r#"{"text":"One","meta_info":"#), "{}", events[0]);
+    assert!(events[1].starts_with(r#"{"text":"One two","meta_info":"#), "{}", events[1]);
+    assert!(events[1].contains(r#""finish_reason":null"#));
+    assert!(events[2].contains(r#""finish_reason":{"type":"length","length":2}"#));
+    assert_eq!(events[3], "[DONE]");
+    let batch = ask(r#"{"text":["x","quotes"],"sampling_params":{"max_new_tokens":1}}"#);
+    assert!(batch.text().starts_with(r#"[{"text":"One","#), "{}", batch.text());
+    has(&batch, r#"},{"text":"She","#);
+    assert_eq!(ask(r#"{"text":"x","sampling_params":{"n":0}}"#).status, 400);
+}
+
+#[test]
+fn an_adapter_is_a_name_for_its_model_until_it_is_unloaded() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut post = |path: &str, body: &str| {
+        client.post(path, body);
+        client.response()
+    };
+    let load = r#"{"lora_name":"sql","lora_path":"/adapters/sql","base_model_name":"batched"}"#;
+    let loaded = post("/v1/load_lora_adapter", load);
+    assert_eq!(loaded.status, 200);
+    assert_eq!(loaded.text(), "Success: LoRA adapter 'sql' loaded successfully.");
+    assert_eq!(post("/v1/load_lora_adapter", load).status, 400);
+    let taken = r#"{"lora_name":"instant","lora_path":"x"}"#;
+    assert_eq!(post("/v1/load_lora_adapter", taken).status, 400);
+
+    // It answers under its own name, and finds no prefixes of its base.
+    let ask = |model: &str| {
+        let text = "word ".repeat(50);
+        format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"{text}"}}]}}"#)
+    };
+    has(&post("/v1/chat/completions", &ask("batched")), r#""cached_tokens":0,"#);
+    let adapted = post("/v1/chat/completions", &ask("sql"));
+    has(&adapted, r#""model":"sql""#);
+    has(&adapted, r#""cached_tokens":0,"#);
+    has(&post("/v1/chat/completions", &ask("sql")), r#""cached_tokens":48,"#);
+
+    let unload = r#"{"lora_name":"sql"}"#;
+    assert_eq!(post("/v1/unload_lora_adapter", unload).status, 200);
+    let again = post("/v1/unload_lora_adapter", unload);
+    assert_eq!((again.status, again.text().contains("NotFoundError")), (404, true));
+    assert_eq!(post("/v1/chat/completions", &ask("sql")).status, 404);
+}
+
+#[test]
+fn adapters_are_listed_with_their_parent() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    client.post("/v1/load_lora_adapter", r#"{"lora_name":"a/b","lora_path":"/x"}"#);
+    assert_eq!(client.response().status, 200);
+    let card = r#""root":"/x","parent":"instant","max_model_len":100000"#;
+    has(&client.get("/v1/models"), card);
+    let one = client.get("/v1/models/a%2Fb");
+    assert!(one.text().starts_with(r#"{"id":"a/b","#), "{}", one.text());
+    has(&one, card);
+}

@@ -1,0 +1,160 @@
+//! OpenAI's `POST /v1/responses`, and what is kept of it.
+
+use crate::client::{Client, Response};
+use crate::fixture::{self, DEFAULT_TEXT};
+
+fn ask(client: &mut Client, members: &str) -> Response {
+    client.post("/v1/responses", &format!("{{{members}}}"));
+    client.response()
+}
+
+#[track_caller]
+fn has(response: &Response, part: &str) {
+    assert!(response.text().contains(part), "no {part} in {}", response.text());
+}
+
+fn id_of(response: &Response) -> &str {
+    let (_, rest) = response.text().split_once(r#"{"id":""#).unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+#[test]
+fn a_whole_response() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        let answer = ask(&mut client, &format!(r#""model":"{model}","input":"Hello""#));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(id_of(&answer).starts_with("resp_"));
+        has(&answer, r#""object":"response""#);
+        has(&answer, r#""status":"completed","incomplete_details":null"#);
+        has(&answer, &format!(r#""text":"{DEFAULT_TEXT}"}}]}}],"usage""#));
+        has(&answer, r#""usage":{"input_tokens":8,"input_tokens_details":{"cached_tokens":0}"#);
+        has(&answer, r#""output_tokens":8,"#);
+    }
+}
+
+#[test]
+fn a_stream_is_numbered_from_created_to_completed() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for model in ["instant", "org/paced", "batched"] {
+        for (limit, last, said) in [(20, "completed", 8), (3, "incomplete", 3)] {
+            let answer = ask(
+                &mut client,
+                &format!(
+                    r#""model":"{model}","input":"Hello","stream":true,"max_output_tokens":{limit}"#
+                ),
+            );
+            let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
+            let mut names =
+                vec!["created", "in_progress", "output_item.added", "content_part.added"];
+            names.extend(vec!["output_text.delta"; said]);
+            names.extend(["output_text.done", "content_part.done", "output_item.done", last]);
+            assert_eq!(events.len(), names.len(), "{events:#?}");
+            for (at, (event, name)) in events.iter().zip(&names).enumerate() {
+                let start = format!("event: response.{name}\ndata: {{\"type\":\"response.{name}\"");
+                assert!(event.starts_with(&start), "{event}");
+                assert!(event.ends_with(&format!(r#","sequence_number":{at}}}"#)), "{event}");
+            }
+            let status = format!(r#""status":"{last}""#);
+            assert!(events[events.len() - 1].contains(&status));
+        }
+    }
+}
+
+#[test]
+fn a_stop_string_ends_the_text_and_the_numbers_stay_without_gaps() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let answer = ask(&mut client, r#""model":"batched","input":"x","stream":true,"stop":"e fo""#);
+    let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
+    for (at, event) in events.iter().enumerate() {
+        assert!(event.ends_with(&format!(r#","sequence_number":{at}}}"#)), "{event}");
+    }
+    assert!(events[events.len() - 1].contains(r#""text":"One two thre"}"#));
+    assert!(events[events.len() - 1].contains(r#""status":"completed""#));
+}
+
+#[test]
+fn a_response_can_be_had_again_continued_and_deleted() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let text = "word ".repeat(100);
+    let first =
+        ask(&mut client, &format!(r#""model":"batched","instructions":"x","input":"{text}""#));
+    let id = id_of(&first).to_owned();
+    let again = client.get(&format!("/v1/responses/{id}"));
+    assert_eq!((again.status, again.text()), (200, first.text()));
+
+    // 109 tokens with instructions of 5, which are not inherited: 104, the 8 that were said and the
+    // end of that message, 4 + 1 of "And?" and 3 before the answer.
+    let next = ask(
+        &mut client,
+        &format!(r#""model":"batched","input":"And","previous_response_id":"{id}""#),
+    );
+    has(&first, r#""input_tokens":113,"#);
+    has(&next, r#""input_tokens":125,"#);
+    has(&next, &format!(r#""previous_response_id":"{id}""#));
+
+    // By a reference to its item, the same conversation, and so the same prefixes.
+    let (_, rest) = first.text().split_once(r#""output":[{"id":""#).unwrap();
+    let item = rest.split_once('"').unwrap().0;
+    let referred = ask(
+        &mut client,
+        &format!(
+            r#""model":"batched","input":[{{"role":"user","content":"{text}"}},
+               {{"type":"item_reference","id":"{item}"}},{{"role":"user","content":"And"}}]"#
+        ),
+    );
+    has(&referred, r#""input_tokens":125,"input_tokens_details":{"cached_tokens":112}"#);
+
+    client.send(format!("DELETE /v1/responses/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    let deleted = client.response();
+    assert_eq!(deleted.text(), format!(r#"{{"id":"{id}","object":"response","deleted":true}}"#));
+    assert_eq!(client.get(&format!("/v1/responses/{id}")).status, 404);
+    let lost = ask(
+        &mut client,
+        &format!(r#""model":"batched","input":"x","previous_response_id":"{id}""#),
+    );
+    assert_eq!(lost.status, 400);
+    has(&lost, r#""code":"previous_response_not_found""#);
+}
+
+#[test]
+fn what_is_streamed_is_kept_unless_the_client_forbids_it() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (store, status) in [("true", 200), ("false", 404)] {
+        let answer = ask(
+            &mut client,
+            &format!(r#""model":"org/paced","input":"x","stream":true,"store":{store}"#),
+        );
+        let kept = client.get(&format!("/v1/responses/{}", id_of(&answer)));
+        assert_eq!(kept.status, status, "{}", kept.text());
+        if status == 200 {
+            has(&kept, r#""status":"completed""#);
+        }
+    }
+}
+
+#[test]
+fn refusals_have_openais_form() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let long = format!(r#""model":"batched","input":"{}""#, "word ".repeat(5000));
+    for (members, status, words) in [
+        (r#""input":"x""#, 400, r#""param":"model""#),
+        (r#""model":"none","input":"x""#, 404, r#""code":"model_not_found""#),
+        (
+            r#""model":"instant","input":[{"type":"item_reference","id":"msg_1"}]"#,
+            400,
+            "item_not_found",
+        ),
+        (&long, 400, r#""param":"input","code":"context_length_exceeded""#),
+    ] {
+        let refused = ask(&mut client, members);
+        assert_eq!(refused.status, status, "{}", refused.text());
+        has(&refused, words);
+    }
+}
