@@ -280,6 +280,9 @@ impl Session {
             Load::Open { max_concurrency, .. } => max_concurrency.unwrap_or(setting.warmup),
         };
         let warm = warm_up(context, number, setting.warmup, at_once.max(1)).await;
+        if crate::os::interrupted() {
+            return Err("stopped during the warm-up: nothing was measured".into());
+        }
         if !warm.is_empty() && warm.iter().all(|record| !record.ok()) {
             return Err(warm_up_failed(&warm));
         }

@@ -45,7 +45,7 @@ pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec
     let mut body = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     while !reader.done() {
-        let got = stream.read(&mut buffer).map_err(told)?;
+        let got = read_on(&mut stream, &mut buffer).map_err(told)?;
         if got == 0 {
             if reader.close() {
                 break;
@@ -59,4 +59,44 @@ pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec
     }
     let status = reader.head().map_or(0, |head| head.status);
     Ok((status, body))
+}
+
+/// Reads, however often the wait is interrupted: a read with a time limit is not taken up again by
+/// the kernel when a signal, or work of this thread's io_uring, comes in between.
+fn read_on(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match from.read(buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind, Read};
+
+    use super::read_on;
+
+    /// Gives these one after the other.
+    struct Script(Vec<Result<&'static str, ErrorKind>>);
+
+    impl Read for Script {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let text = self.0.remove(0).map_err(Error::from)?;
+            buffer[..text.len()].copy_from_slice(text.as_bytes());
+            Ok(text.len())
+        }
+    }
+
+    #[test]
+    fn an_interrupted_wait_goes_on_and_other_errors_end_it() {
+        let mut buffer = [0; 8];
+        let interrupted = ErrorKind::Interrupted;
+        let mut script = Script(vec![Err(interrupted), Err(interrupted), Ok("abc")]);
+        assert_eq!(read_on(&mut script, &mut buffer).expect("three bytes"), 3);
+        let mut script = Script(vec![Err(interrupted), Err(ErrorKind::WouldBlock)]);
+        let error = read_on(&mut script, &mut buffer).expect_err("too late");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
 }

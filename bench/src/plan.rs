@@ -119,7 +119,8 @@ impl Arrivals {
             }
             Self::Trace(instants) => {
                 let last = instants.last()?.as_secs_f64();
-                (last > 0.0).then(|| instants.len() as f64 / last)
+                // Between the first, at zero, and the last.
+                (last > 0.0).then(|| (instants.len() - 1) as f64 / last)
             }
         }
     }

@@ -136,13 +136,18 @@ impl Live {
         let load = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
         let (started, done, failed) = (load(&self.started), load(&self.done), load(&self.failed));
         let (ended, planned) = (done + failed, load(&self.planned));
-        // Once all are sent, the rate is that of the sending.
-        let sending = match planned > 0 && started >= planned {
-            true => since(SimTime::from_ns(self.last_sent_ns.load(Ordering::Relaxed))),
-            false => elapsed,
+        let target = self.target_millirate.load(Ordering::Relaxed);
+        // At a target it is sends that keep it or not: once all are sent, those over their own time.
+        let all_sent = planned > 0 && started >= planned;
+        let (count, over) = match (target > 0, all_sent) {
+            (true, true) => {
+                (started, since(SimTime::from_ns(self.last_sent_ns.load(Ordering::Relaxed))))
+            }
+            (true, false) => (started, elapsed),
+            (false, _) => (ended, elapsed),
         };
-        let sent = f64::from(started) / sending.max(1e-3);
-        let target = match self.target_millirate.load(Ordering::Relaxed) {
+        let rate = f64::from(count) / over.max(1e-3);
+        let target = match target {
             0 => String::new(),
             millirate => format!(" of {:.1}", millirate as f64 / 1000.0),
         };
@@ -162,7 +167,7 @@ impl Live {
             (1, bar(ended, planned)),
             (8, format!("{ended}{of} done")),
             (5, format!("{} in flight", started.saturating_sub(ended))),
-            (4, format!("{sent:.1}{target} req/s")),
+            (4, format!("{rate:.1}{target} req/s")),
             (2, format!("{chunks} chunks/s")),
             (3, format!("TTFT p50 {p50:.1} p99 {p99:.1} ms")),
             (if failed > 0 { 7 } else { 0 }, errors),
@@ -369,6 +374,19 @@ mod tests {
             let line = live.line(at(now), &mut Last::default(), 200).expect("a line");
             assert!(line.contains(" 22.2 of 20.0 req/s "), "{line}");
         }
+    }
+
+    #[test]
+    fn without_a_target_the_rate_is_of_those_that_ended() {
+        let live = live();
+        live.begin(at(1_000), None, Some(4));
+        (0..4).for_each(|_| live.sent(at(1_000)));
+        let line = |now| live.line(at(now), &mut Last::default(), 200).expect("a line");
+        assert!(line(3_000).contains(" 0.0 req/s "), "{}", line(3_000));
+        let mut record = Record::planned(0, at(1_000));
+        record.outcome = crate::record::Outcome::Finished("stop".into());
+        live.finished(&record);
+        assert!(line(3_000).contains(" 0.5 req/s "), "{}", line(3_000));
     }
 
     #[test]

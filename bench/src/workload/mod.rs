@@ -116,7 +116,7 @@ impl Workload {
                 format!("dataset of {} prompts → {}", items.len(), tokens(self.max_tokens))
             }
             Source::Trace(trace) if trace.left_out > 0 => format!(
-                "trace of {} requests ({} rows without tokens left out)",
+                "trace of {} requests ({} without tokens left out)",
                 trace.rows.len(),
                 trace.left_out
             ),

@@ -174,6 +174,28 @@ fn signal(child: &std::process::Child, name: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
+#[test]
+fn an_interrupt_during_the_warm_up_is_no_failure_of_the_server() {
+    let (told, silent) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let address = serve(move |_, _, _| {
+        let _ = told.lock().expect("not poisoned").send(());
+        Then::Hang
+    });
+    let child = Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
+        .args(["--url", &format!("http://{address}"), "-m", "m", "-c", "2", "-n", "4"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    silent.recv().expect("the warm-up begins");
+    signal(&child, "-INT");
+    let out = child.wait_with_output().expect("it ends");
+    assert_eq!(out.status.code(), Some(130));
+    let said = text(&out.stderr);
+    assert!(said.contains("stopped during the warm-up") && !said.contains("failed"), "{said}");
+}
+
 /// The first level has two requests, the second a million: it would take minutes. It is stopped by
 /// two signals at once, as `timeout -s INT` sends them.
 #[test]
