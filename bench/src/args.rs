@@ -25,6 +25,14 @@ pub struct Args {
 pub enum Command {
     /// Measure what this client itself adds, against an in-process stream of known timing.
     Selftest(SelftestArgs),
+    /// Print a script that completes llmsim-bench's command line in a shell.
+    Completions {
+        /// Which shell.
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page in troff: llmsim-bench man | man -l -
+    Man,
     /// A stream server of known timing, to measure load generators with (this one or others).
     #[command(hide = true)]
     Reference(ReferenceArgs),

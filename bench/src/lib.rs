@@ -28,6 +28,7 @@ pub mod runtime;
 pub mod scrape;
 pub mod selftest;
 pub mod settings;
+mod shell_help;
 pub mod target;
 pub mod workload;
 
@@ -46,6 +47,8 @@ pub fn main() -> ExitCode {
         None => bench::run(&args.bench),
         Some(Command::Selftest(args)) => selftest::main(args),
         Some(Command::Reference(args)) => selftest::serve(args),
+        Some(Command::Completions { shell }) => print(shell_help::completions(*shell)),
+        Some(Command::Man) => shell_help::man().and_then(print),
     };
     match outcome {
         Ok(code) => code,
@@ -53,5 +56,16 @@ pub fn main() -> ExitCode {
             eprintln!("error: {problem}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn print(text: String) -> Result<ExitCode, String> {
+    use std::io::Write as _;
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write: {why}"))
+        }
+        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
     }
 }

@@ -25,6 +25,21 @@ const BUILTINS: [(&str, &str); 3] = [
     ("bench-responses", include_str!("../bench-responses.yml")),
 ];
 
+/// The JSON Schema (draft 2020-12) of the files of a kind: `models` or `responses`.
+pub fn schema(kind: &str) -> Option<&'static str> {
+    SCHEMAS.iter().find(|(known, _)| *known == kind).map(|(_, text)| *text)
+}
+
+/// The kinds that [`schema`] knows.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    SCHEMAS.iter().map(|(kind, _)| *kind)
+}
+
+const SCHEMAS: [(&str, &str); 2] = [
+    ("models", include_str!("../../docs/schema/models.json")),
+    ("responses", include_str!("../../docs/schema/responses.json")),
+];
+
 /// The largest file that is read, in bytes: ten thousand long answers fit in easily.
 pub const MAX_BYTES: u64 = 16 << 20;
 

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use llmsim_engine::config::Config;
 
 use crate::commands;
@@ -25,6 +26,12 @@ pub enum Command {
     Check(Files),
     /// Print a built-in file.
     PrintConfig(String),
+    /// Print the JSON Schema of a kind of file.
+    PrintSchema(String),
+    /// Print a script that completes the command line.
+    Completions(Shell),
+    /// Print the manual page, of the program or of one of its subcommands.
+    Man(Option<String>),
     /// Print what a `models.yml` can name.
     Presets,
     /// Run arrivals through the engines in virtual time.
@@ -255,6 +262,11 @@ pub fn parse() -> Command {
     }
 }
 
+/// The command line as clap knows it.
+pub(crate) fn command_line() -> clap::Command {
+    LowArgs::command()
+}
+
 /// A deterministic, GPU-free stand-in for an OpenAI-compatible LLM server.
 ///
 /// Without a subcommand it serves. Wherever a config file is asked for, `builtin:NAME` names a
@@ -276,6 +288,10 @@ struct LowArgs {
     /// Print a built-in config file and exit: models, responses or bench-responses.
     #[arg(long, value_name = "NAME", conflicts_with = "check")]
     print_config: Option<String>,
+
+    /// Print the JSON Schema of a config file, for editors, and exit: models or responses.
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["check", "print_config"])]
+    print_schema: Option<String>,
 
     /// Validate both config files, print what follows from them, and exit.
     #[arg(long)]
@@ -413,6 +429,20 @@ struct LowFiles {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Print a script that completes llmsimulator's command line in a shell.
+    Completions {
+        /// Which shell
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: Shell,
+    },
+
+    /// Print the manual page in troff: llmsimulator man | man -l -
+    Man {
+        /// Of this subcommand
+        #[arg(value_name = "SUBCOMMAND")]
+        topic: Option<String>,
+    },
+
     /// List the GPUs, models and engine classes that a models.yml can name.
     Presets,
 
@@ -464,7 +494,12 @@ impl Command {
         if let Some(name) = low.print_config {
             return Ok(Self::PrintConfig(name));
         }
+        if let Some(kind) = low.print_schema {
+            return Ok(Self::PrintSchema(kind));
+        }
         match low.task {
+            Some(Task::Completions { shell }) => return Ok(Self::Completions(shell)),
+            Some(Task::Man { topic }) => return Ok(Self::Man(topic)),
             Some(Task::Presets) => return Ok(Self::Presets),
             Some(Task::Simulate { files, arrivals, step_log, trace }) => {
                 let files = from.files(files)?;

@@ -192,6 +192,8 @@ impl Fields {
         report: &mut Report<'_>,
         elsewhere: impl Fn(&str) -> Option<&'static str>,
     ) {
+        #[cfg(test)]
+        report.asked.push((self.path.clone(), [&self.asked[..], &self.aliases].concat()));
         for entry in self.entries.iter().filter(|entry| !entry.taken) {
             let hint = match elsewhere(&entry.key) {
                 Some(place) => Hint::new(format!("`{}` belongs {place}", entry.key)),

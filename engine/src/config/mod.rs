@@ -13,6 +13,8 @@ mod resolve;
 mod rules;
 mod scalar;
 mod scheduler;
+#[cfg(test)]
+mod schema_test;
 mod sizes;
 mod tree;
 mod value;

@@ -140,11 +140,20 @@ pub(super) struct Report<'a> {
     problems: Vec<Problem>,
     /// Of all problems, to be looked up.
     paths: BTreeSet<String>,
+    /// Which keys were asked for, by section: what the published schema is compared with.
+    #[cfg(test)]
+    pub(super) asked: Vec<(String, Vec<&'static str>)>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn on(source: &'a Source) -> Self {
-        Self { source, problems: Vec::new(), paths: BTreeSet::new() }
+        Self {
+            source,
+            problems: Vec::new(),
+            paths: BTreeSet::new(),
+            #[cfg(test)]
+            asked: Vec::new(),
+        }
     }
 
     /// Notes a problem; one that was already noted (through an alias, say) is not noted again.

@@ -78,6 +78,10 @@ pub struct Figures {
     preemptions_told: Count,
     /// Requests that are held, by the recorder's own book.
     held: Count,
+    /// Prompts and outputs of those.
+    held_tokens: Count,
+    /// Prompts of those that were never scheduled.
+    queued_tokens: Count,
     prompt_tokens: Count,
     cached_tokens: Count,
     generation_tokens: Count,
@@ -184,6 +188,8 @@ impl Figures {
             preemptions: Count::default(),
             preemptions_told: Count::default(),
             held: Count::default(),
+            held_tokens: Count::default(),
+            queued_tokens: Count::default(),
             prompt_tokens: Count::default(),
             cached_tokens: Count::default(),
             generation_tokens: Count::default(),
@@ -267,6 +273,8 @@ impl Figures {
             preemptions: self.preemptions.get(),
             preemptions_told: self.preemptions_told.get(),
             held: self.held.get(),
+            held_tokens: self.held_tokens.get(),
+            queued_tokens: self.queued_tokens.get(),
             prompt_tokens: self.prompt_tokens.get(),
             cached_tokens: self.cached_tokens.get(),
             generation_tokens: self.generation_tokens.get(),
@@ -331,6 +339,10 @@ pub struct Reading {
     pub preemptions_told: u64,
     /// Requests taken and neither finished nor cancelled.
     pub held: u64,
+    /// Tokens of those requests: their prompts, and what they have output.
+    pub held_tokens: u64,
+    /// Prompt tokens of those requests that were never scheduled.
+    pub queued_tokens: u64,
     /// Prompt tokens, counted at the first token.
     pub prompt_tokens: u64,
     /// Of those, found in the prefix cache.
@@ -425,6 +437,8 @@ impl Reading {
             (&mut self.preemptions, other.preemptions),
             (&mut self.preemptions_told, other.preemptions_told),
             (&mut self.held, other.held),
+            (&mut self.held_tokens, other.held_tokens),
+            (&mut self.queued_tokens, other.queued_tokens),
             (&mut self.prompt_tokens, other.prompt_tokens),
             (&mut self.cached_tokens, other.cached_tokens),
             (&mut self.generation_tokens, other.generation_tokens),
@@ -531,6 +545,9 @@ pub struct Recorder {
     /// Tokens with the same inter-token latency, one after another: a step's are alike.
     alike: (SimSpan, u64),
     lags: (SimSpan, u64),
+    /// Tokens of the requests in `lives`, and of those never scheduled.
+    held_tokens: u64,
+    queued_tokens: u64,
 }
 
 /// The update (a step's results) whose tokens are coming in.
@@ -551,6 +568,8 @@ impl Recorder {
             update: Update::default(),
             alike: (SimSpan::ZERO, 0),
             lags: (SimSpan::ZERO, 0),
+            held_tokens: 0,
+            queued_tokens: 0,
         }
     }
 
@@ -573,7 +592,9 @@ impl Recorder {
                 is_scheduled: false,
             },
         );
-        self.figures.held.set(self.lives.len() as u64);
+        self.held_tokens += u64::from(request.prompt.get());
+        self.queued_tokens += u64::from(request.prompt.get());
+        self.publish_held();
     }
 
     /// The GPU took the request at `at`, later than [`Submitted::queued`] said.
@@ -585,8 +606,8 @@ impl Recorder {
 
     /// The GPU did not take a request.
     pub fn refused(&mut self, job: JobId, why: Refusal) {
-        if self.lives.remove(&job).is_some() {
-            self.figures.held.set(self.lives.len() as u64);
+        if let Some(life) = self.lives.remove(&job) {
+            self.let_go(&life);
         }
         match why {
             Refusal::QueueFull => self.figures.queue_full.add(1),
@@ -597,9 +618,9 @@ impl Recorder {
 
     /// The client of a request went away; what is still said about it does not count.
     pub fn cancelled(&mut self, job: JobId) {
-        if self.lives.remove(&job).is_some() {
+        if let Some(life) = self.lives.remove(&job) {
             self.figures.cancelled.add(1);
-            self.figures.held.set(self.lives.len() as u64);
+            self.let_go(&life);
         }
     }
 
@@ -613,6 +634,7 @@ impl Recorder {
                     life.is_scheduled = true;
                     life.scheduled = now;
                     life.cached = cached.get();
+                    self.queued_tokens -= u64::from(life.prompt);
                 }
             }
             What::Resumed { .. } => {}
@@ -647,6 +669,7 @@ impl Recorder {
             life.preemptions_untold = 0;
         }
         life.output += 1;
+        self.held_tokens += 1;
         if life.output == 1 {
             life.first_token = now;
             let computed = life.prompt - life.cached;
@@ -672,13 +695,28 @@ impl Recorder {
         }
     }
 
+    /// A request is held no more.
+    fn let_go(&mut self, life: &Life) {
+        self.held_tokens -= u64::from(life.prompt) + u64::from(life.output);
+        if !life.is_scheduled {
+            self.queued_tokens -= u64::from(life.prompt);
+        }
+        self.publish_held();
+    }
+
+    fn publish_held(&self) {
+        self.figures.held.set(self.lives.len() as u64);
+        self.figures.held_tokens.set(self.held_tokens);
+        self.figures.queued_tokens.set(self.queued_tokens);
+    }
+
     fn finished(&mut self, life: &Life, finish: Finish) {
+        self.let_go(life);
         let figures = &*self.figures;
         match finish {
             Finish::Stop => figures.stopped.add(1),
             Finish::Length => figures.reached_length.add(1),
         }
-        figures.held.set(self.lives.len() as u64);
         let end_to_end = life.last_token.saturating_since(life.arrived);
         let queue = life.scheduled.saturating_since(life.queued);
         let prefill = life.first_token.saturating_since(life.scheduled);
@@ -735,6 +773,7 @@ impl Recorder {
         self.end_update();
         count_inter_token(&self.figures, std::mem::take(&mut self.alike));
         count_engine_lag(&self.figures, std::mem::take(&mut self.lags));
+        self.publish_held();
     }
 
     /// The state after an update. vLLM sets its gauges at no other time, so that they keep their

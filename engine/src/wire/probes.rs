@@ -99,7 +99,7 @@ pub struct ReplicaLoad {
     pub requests: u64,
     /// Of those, waiting.
     pub waiting: u64,
-    /// Tokens in its KV cache.
+    /// Tokens in its KV cache, and those of prompts that wait: what SGLang's router goes by.
     pub tokens: u64,
 }
 

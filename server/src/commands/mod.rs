@@ -3,6 +3,7 @@
 pub mod check;
 pub mod presets;
 pub mod replay;
+pub mod shell_help;
 pub mod simulate;
 
 use std::io::Write as _;
@@ -24,6 +25,9 @@ pub fn run(command: Command) -> Result<ExitCode, Box<crate::args::Settings>> {
         Command::Serve(settings) => return Err(settings),
         Command::Check(files) => check::run(&files),
         Command::PrintConfig(name) => print_config(&name),
+        Command::PrintSchema(kind) => print_schema(&kind),
+        Command::Completions(shell) => Ok(shell_help::completions(shell)),
+        Command::Man(topic) => shell_help::man(topic.as_deref()),
         Command::Presets => Ok(presets::run()),
         Command::Simulate(options) => simulate::run(&options),
         Command::Replay(options) => match replay::run(&options) {
@@ -60,6 +64,13 @@ fn print_config(name: &str) -> Result<String, String> {
     llmsim_defaults::builtin(name).map(str::to_owned).ok_or_else(|| {
         let all: Vec<_> = llmsim_defaults::names().collect();
         format!("there is no built-in config `{name}`; there are {}", all.join(", "))
+    })
+}
+
+fn print_schema(kind: &str) -> Result<String, String> {
+    llmsim_defaults::schema(kind).map(str::to_owned).ok_or_else(|| {
+        let all: Vec<_> = llmsim_defaults::kinds().collect();
+        format!("there is no schema of `{kind}` files; there are {}", all.join(", "))
     })
 }
 

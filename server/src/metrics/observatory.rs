@@ -384,13 +384,15 @@ impl Observatory {
     pub(crate) fn loads(&self, scope: Scope) -> Vec<ReplicaLoad> {
         let load = |replica: Replica| {
             let Replica { model, reading, .. } = replica;
-            let block = self.models[model].cache.map_or(0, |cache| cache.block_size.get());
-            let used = reading.usable_blocks.saturating_sub(reading.free_blocks);
-            ReplicaLoad {
-                requests: reading.held,
-                waiting: reading.waiting,
-                tokens: used * u64::from(block),
-            }
+            // As SGLang counts: what the cache holds for users, and the prompts that wait to get in.
+            let tokens = match self.models[model].cache {
+                Some(cache) => {
+                    let used = reading.usable_blocks.saturating_sub(reading.free_blocks);
+                    used * u64::from(cache.block_size.get()) + reading.queued_tokens
+                }
+                None => reading.held_tokens,
+            };
+            ReplicaLoad { requests: reading.held, waiting: reading.waiting, tokens }
         };
         self.replicas(scope).into_iter().map(load).collect()
     }

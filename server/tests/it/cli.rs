@@ -285,3 +285,47 @@ fn help_names_every_flag_of_the_manual_with_its_variable() {
     assert!(stdout(&run(&["--version"])).starts_with("llmsimulator "));
     assert_eq!(run(&["--nonsense"]).status.code(), Some(2));
 }
+
+#[test]
+fn schemas_are_printed_and_an_unknown_kind_is_told() {
+    for (kind, required) in [("models", r#""models""#), ("responses", r#""default""#)] {
+        let output = run(&["--print-schema", kind]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let schema = stdout(&output);
+        assert!(schema.contains("https://json-schema.org/draft/2020-12/schema"));
+        assert!(schema.contains(required));
+    }
+    let output = run(&["--print-schema", "model"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there are models, responses"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_shell_and_man_know_every_flag() {
+    let help = stdout(&run(&["--help"]));
+    let flags: Vec<&str> = help
+        .split_whitespace()
+        .filter(|word| word.starts_with("--"))
+        .map(|word| word.trim_end_matches([',', '.', ')', ']', ':']))
+        .collect();
+    assert!(flags.contains(&"--port-per-replica"));
+    let page = stdout(&run(&["man"]));
+    assert!(page.contains(".TH llmsimulator 1"), "{page}");
+    let page = page.replace("\\-", "-");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success());
+        let script = stdout(&output);
+        for flag in &flags {
+            let known = if shell == "fish" { flag.trim_start_matches('-') } else { *flag };
+            assert!(script.contains(known), "{shell} does not complete {flag}");
+            assert!(page.contains(*flag), "no {flag} in the manual page");
+        }
+    }
+    let directory = Directory::new("completions");
+    let script = directory.file("llmsimulator.bash", &stdout(&run(&["completions", "bash"])));
+    assert!(Command::new("bash").args(["-n", &script]).status().unwrap().success());
+    let page = stdout(&run(&["man", "simulate"]));
+    assert!(page.replace("\\-", "-").contains("--arrivals"), "{page}");
+    assert_eq!(run(&["man", "nothing"]).status.code(), Some(2));
+}

@@ -117,6 +117,28 @@ fn probes_tell_of_the_replica_behind_the_port() {
     assert!(ranked.starts_with(r#"[{"dp_rank":0,"num_reqs":1,"num_waiting_reqs":0,"#), "{ranked}");
     assert_eq!(ranked.matches("dp_rank").count(), 1);
     assert_eq!(at(server.address()).get("/get_load").text().matches("dp_rank").count(), 3);
+    // Tokens are what SGLang's router goes by, and a model without a KV cache has them too.
+    let tokens = |address| {
+        let text = at(address).get("/get_load").text().to_owned();
+        let (_, count) = text.rsplit_once("\"num_tokens\":").unwrap();
+        count.trim_end_matches("}]").parse::<u64>().unwrap()
+    };
+    assert_eq!([0, 2].map(|idle: usize| tokens(ports[idle])), [0, 0]);
+    fixture::wait_until(&server, "tokens of a stream", |_| tokens(ports[1]) > 0);
+    let paced = fixture::start_with(|settings| {
+        settings.config.models.retain(|model| model.name == "org/paced");
+    });
+    let mut client = at(paced.address());
+    let body = streaming("org/paced", "[long] x");
+    client.post(
+        "/v1/chat/completions",
+        &body.replace("\"stream\"", "\"max_tokens\":2000,\"stream\""),
+    );
+    assert_eq!(client.head().0, 200);
+    // The prompt and more than one token.
+    fixture::wait_until(&paced, "tokens of a paced stream", |_| tokens(paced.address()) > 14);
+    drop(client);
+    fixture::wait_until(&paced, "nothing held", |_| tokens(paced.address()) == 0);
     for (address, replicas) in [(ports[1], 1), (server.address(), 3)] {
         let info = at(address).get("/server_info").text().to_owned();
         assert!(info.contains(&format!(r#""dp_size":{replicas},"#)), "{info}");
