@@ -365,3 +365,64 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use llmsim_engine::text::output::{Beyond, Call, Kind};
+    use llmsim_engine::text::script::{PieceTable, Script};
+
+    use super::*;
+    use crate::api::chat;
+
+    /// Thinks for 2 tokens, says 3, and calls a tool: its name and 7 of its arguments.
+    pub(in crate::api) fn thinking_talking_calling() -> Output {
+        let script =
+            |text: &str| Script::from_table("x".into(), Arc::new(PieceTable::new(text.to_owned())));
+        let call = Call { index: 0, id: "call_1".into(), name: "weather".into() };
+        let parts = vec![
+            (Kind::Reasoning, script("Hm.")),
+            (Kind::Content, script("I look.")),
+            // The name is a token of its own, as it would not be in front of a brace.
+            (Kind::ToolCall(call), script("weather{\"city\": \"Oslo\"}")),
+        ];
+        Output::new(parts, Beyond::Silence)
+    }
+
+    /// An answer of one lane that says `output` under a limit.
+    pub(in crate::api) fn answer(output: Output, limit: u32, format: Format) -> Answer {
+        let limits = Limits {
+            prompt: Tokens::new(8),
+            max_tokens: Tokens::new(limit),
+            min_tokens: Tokens::ZERO,
+            ignore_eos: false,
+        };
+        let lane = Lane::new(output, FinishReason::ToolCalls, &limits);
+        Answer {
+            model: 0,
+            is_stream: true,
+            wants_timing: false,
+            priority: 0,
+            lanes: Lanes::of([lane]).unwrap(),
+            format,
+            served: chat::tests::served(),
+        }
+    }
+
+    /// All of an answer's stream, with 4 tokens of its prompt cached, and its whole body.
+    pub(in crate::api) fn said(answer: &Answer) -> (String, String) {
+        let lane = answer.lanes.first();
+        let released = lane.longest();
+        let finish = if lane.stop_after.is_some() { Finish::Stop } else { Finish::Length };
+        let cached = Tokens::new(4);
+        let progress = Progress { cached, released, finish: Some(finish) };
+        let all = Lanes::of([progress]).unwrap();
+        let (format, mut out) = (&answer.format, Vec::new());
+        format.open_stream(answer, &mut out);
+        format.open_lane(answer, 0, &mut out);
+        (0..released.get()).for_each(|k| format.token(answer, 0, k, cached, &mut out));
+        format.end_lane(answer, 0, &progress, &mut out);
+        format.end_stream(answer, &all, None, &mut out);
+        let body = format.whole_body(answer, &all, None);
+        (String::from_utf8(out).unwrap(), String::from_utf8(body).unwrap())
+    }
+}

@@ -288,7 +288,7 @@ pub(super) fn append_timing(timing: &Timing, completion: Tokens, end: &[u8], out
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroU32;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -302,7 +302,7 @@ mod tests {
     use crate::helper;
     use crate::served::{self, Home, Model, Replica, Scope, Sleep, Sleepers};
 
-    fn served() -> Arc<Served> {
+    pub(in crate::api) fn served() -> Arc<Served> {
         let models = "
 version: 1
 hardware:

@@ -222,3 +222,106 @@ fn stop_reason<'a>(lane: &'a Lane, progress: &Progress) -> StopReason<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::answer::tests::{answer, said, thinking_talking_calling};
+    use crate::http::response::Ids;
+
+    fn message(limit: u32) -> (String, String) {
+        let format = Format::Messages(Messages {
+            id: "msg_1".to_owned(),
+            model: "m".into(),
+            request_id: RequestId::new(None, &mut Ids::new(0)),
+        });
+        said(&answer(thinking_talking_calling(), limit, format))
+    }
+
+    /// What each event is of: `start 0 thinking`, `delta 0 Hm`, `stop 0`, ...
+    fn story(stream: &str) -> Vec<String> {
+        let between = |text: &str, from: &str, to: &str| {
+            text.split_once(from)?.1.split_once(to).map(|(inside, _)| inside.to_owned())
+        };
+        stream
+            .split_terminator("\n\n")
+            .filter_map(|event| {
+                let kind = between(event, "event: ", "\n").unwrap();
+                let index = between(event, "\"index\":", ",").unwrap_or_default();
+                match kind.strip_prefix("content_block_")? {
+                    "start" => {
+                        let block = between(event, "\"content_block\":{\"type\":\"", "\"").unwrap();
+                        Some(format!("start {index} {block}"))
+                    }
+                    "delta" => {
+                        let (_, text) = event.rsplit_once("_delta\",").unwrap();
+                        let (_, text) = text.split_once(":\"").unwrap();
+                        Some(format!("delta {index} {}", text.strip_suffix("\"}}").unwrap()))
+                    }
+                    _ => Some("stop".to_owned()),
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_part_is_a_block_of_its_own() {
+        let (stream, body) = message(100);
+        let expected = [
+            "start 0 thinking",
+            "delta 0 Hm",
+            "delta 0 .",
+            "delta 0 c2ltdWxhdGVk",
+            "stop",
+            "start 1 text",
+            "delta 1 I",
+            "delta 1  look",
+            "delta 1 .",
+            "stop",
+            "start 2 tool_use",
+            // The name stands in what opens the block.
+            "delta 2 ",
+        ];
+        let story = story(&stream);
+        assert_eq!(story[..expected.len()], expected);
+        let arguments: String = story[expected.len()..story.len() - 1]
+            .iter()
+            .map(|delta| delta.strip_prefix("delta 2 ").unwrap())
+            .collect();
+        assert_eq!(arguments, r#"{\"city\": \"Oslo\"}"#);
+        assert_eq!(story.last().unwrap(), "stop");
+        assert!(stream.contains(r#""id":"call_1","name":"weather","input":{}"#), "{stream}");
+        assert!(stream.contains(r#""stop_reason":"tool_use""#));
+        // What was cached is told at the end.
+        assert!(stream.contains(r#""usage":{"input_tokens":8,"#));
+        assert!(stream.contains(r#""usage":{"input_tokens":4,"#));
+        let content = concat!(
+            r#""content":[{"type":"thinking","thinking":"Hm.","signature":"c2ltdWxhdGVk"},"#,
+            r#"{"type":"text","text":"I look."},{"type":"tool_use","id":"call_1","#,
+            r#""name":"weather","input":{"city": "Oslo"}}],"stop_reason":"tool_use""#
+        );
+        assert!(body.contains(content), "{body}");
+    }
+
+    #[test]
+    fn wherever_it_is_cut_every_block_is_closed() {
+        let len = thinking_talking_calling().len().get();
+        for limit in 1..len {
+            let (stream, body) = message(limit);
+            let story = story(&stream);
+            let mut is_open = false;
+            for event in &story {
+                match event.split(' ').next().unwrap() {
+                    "start" => assert!(!std::mem::replace(&mut is_open, true), "{story:?}"),
+                    "stop" => assert!(std::mem::replace(&mut is_open, false), "{story:?}"),
+                    _ => assert!(is_open, "{story:?}"),
+                }
+            }
+            assert!(!is_open, "{story:?}");
+            assert!(stream.contains(r#""stop_reason":"max_tokens""#), "{stream}");
+            // Half an object is none.
+            let is_calling = limit > 5;
+            assert_eq!(body.contains(r#""name":"weather","input":{}}"#), is_calling, "{body}");
+        }
+    }
+}

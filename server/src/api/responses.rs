@@ -307,3 +307,111 @@ fn status(progress: &Progress) -> Status {
         Some(Finish::Length) | None => Status::Incomplete,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::answer::tests::{answer, said, thinking_talking_calling};
+
+    fn response(limit: u32, turns: Option<Vec<Turn>>) -> (String, String, Arc<Served>) {
+        let output = thinking_talking_calling();
+        let format = Format::Responses(ResponsesFormat {
+            id: "resp_1".to_owned(),
+            head: ResponseHead::new("resp_1", 0, "m", b""),
+            items: items("resp_1", &output, true),
+            turns: RefCell::new(turns),
+        });
+        let answer = answer(output, limit, format);
+        let (stream, body) = said(&answer);
+        (stream, body, answer.served)
+    }
+
+    fn names(stream: &str) -> Vec<&str> {
+        stream
+            .split_terminator("\n\n")
+            .filter_map(|event| event.lines().next()?.strip_prefix("event: response."))
+            .collect()
+    }
+
+    #[test]
+    fn each_part_is_an_item_and_events_are_numbered_without_gaps_wherever_it_is_cut() {
+        let len = thinking_talking_calling().len().get();
+        for limit in 1..=len {
+            let (stream, body, _) = response(limit, None);
+            for (at, event) in stream.split_terminator("\n\n").enumerate() {
+                let end = format!(r#","sequence_number":{at}}}"#);
+                assert!(event.ends_with(&end), "limit {limit}, event {at}: {event}");
+            }
+            let names = names(&stream);
+            let count = |name: &str| names.iter().filter(|it| **it == name).count();
+            assert_eq!(count("output_item.added"), count("output_item.done"), "{names:?}");
+            assert_eq!(
+                count("output_item.added"),
+                match limit {
+                    1..=2 => 1,
+                    3..=5 => 2,
+                    _ => 3,
+                }
+            );
+            let end = if limit < len { "incomplete" } else { "completed" };
+            assert_eq!(names.last(), Some(&end));
+            // The last event has the same response as an answer that is not streamed.
+            let last = stream.split_terminator("\n\n").last().unwrap();
+            assert!(last.contains(&body), "{last}\n{body}");
+            assert!(body.contains(&format!(r#""status":"{end}""#)));
+        }
+    }
+
+    #[test]
+    fn the_events_of_all_kinds_of_parts() {
+        let (stream, body, _) = response(100, None);
+        let names = names(&stream);
+        let expected = [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+            "output_item.done",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+        ];
+        assert_eq!(names[..expected.len()], expected);
+        let after = ["function_call_arguments.done", "output_item.done", "completed"];
+        assert_eq!(names[names.len() - 3..], after);
+        let output = concat!(
+            r#""output":[{"id":"rs_1_0","type":"reasoning","summary":[{"type":"summary_text","text":"Hm."}],"#,
+            r#""content":[],"encrypted_content":null,"status":"completed"},"#,
+            r#"{"id":"msg_1_1","type":"message","status":"completed","role":"assistant","content":["#,
+            r#"{"type":"output_text","annotations":[],"logprobs":[],"text":"I look."}]},"#,
+            r#"{"id":"fc_1_2","type":"function_call","call_id":"call_1","name":"weather","#,
+            r#""arguments":"{\"city\": \"Oslo\"}","status":"completed"}],"usage":{"input_tokens":8,"#,
+            r#""input_tokens_details":{"cached_tokens":4}"#
+        );
+        assert!(body.contains(output), "{body}");
+        assert!(body.contains(r#""output_tokens_details":{"reasoning_tokens":2}"#), "{body}");
+    }
+
+    #[test]
+    fn later_turns_are_told_what_was_said_and_not_what_was_thought() {
+        let hello = Turn { role: Role::User, content: "Hello".into() };
+        let (_, _, served) = response(100, Some(vec![hello]));
+        let stored = served.stored();
+        let turns = &stored.get("resp_1").unwrap().turns;
+        let said: Vec<&str> = turns.iter().map(|turn| &*turn.content).collect();
+        assert_eq!(said, ["Hello", "I look.", r#"weather{"city": "Oslo"}"#]);
+        assert!(stored.item("rs_1_0").is_some_and(|turn| turn.is_none()));
+        assert!(stored.item("msg_1_1").is_some_and(|turn| turn.is_some()));
+    }
+}
