@@ -51,11 +51,20 @@ pub enum SleepState {
     DiscardAll,
 }
 
+/// The adapters of a server, as far as they are told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdaptersView<'a> {
+    /// How many can be loaded.
+    pub most: usize,
+    /// Those that requests are being answered with, in any order.
+    pub running: &'a [String],
+}
+
 /// vLLM's families for these engines; `now` is the Unix time in seconds.
-pub fn families(engines: &[EngineView<'_>], now: f64) -> Vec<Family> {
+pub fn families(engines: &[EngineView<'_>], adapters: AdaptersView<'_>, now: f64) -> Vec<Family> {
     let mut all = Vec::with_capacity(50);
     let mut show = Shown { engines, all: &mut all };
-    own(&mut show, now);
+    own(&mut show, adapters, now);
     old_spellings(&mut show);
     all
 }
@@ -130,7 +139,7 @@ fn none(_: &Reading) -> f64 {
 }
 
 /// The families of the current release, in its order.
-fn own(show: &mut Shown<'_>, now: f64) {
+fn own(show: &mut Shown<'_>, adapters: AdaptersView<'_>, now: f64) {
     work_estimates(show);
     queues(show);
     caches(show);
@@ -151,7 +160,7 @@ fn own(show: &mut Shown<'_>, now: f64) {
         |reading| &reading.prefill_computed,
     );
     show.all.push(cache_config(show.engines));
-    show.all.push(lora(now));
+    show.all.push(lora(adapters, now));
 }
 
 /// Zero unless vLLM is told to estimate, which it is not by default.
@@ -514,13 +523,13 @@ fn cache_config(engines: &[EngineView<'_>]) -> Family {
     family
 }
 
-/// There are no adapters yet, and routers ask all the same.
-fn lora(now: f64) -> Family {
+/// Routers send requests to where their adapter runs already. Waiting ones are told as running.
+fn lora(adapters: AdaptersView<'_>, now: f64) -> Family {
     let mut family =
         Family::new("vllm:lora_requests_info", "Running stats on lora requests.", Kind::Gauge);
     let labels = vec![
-        ("max_lora", "0".to_owned()),
-        ("running_lora_adapters", String::new()),
+        ("max_lora", adapters.most.to_string()),
+        ("running_lora_adapters", adapters.running.join(",")),
         ("waiting_lora_adapters", String::new()),
     ];
     family.number(labels, now);

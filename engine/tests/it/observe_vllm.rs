@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use llmsim_engine::observe::family::{Family, Format};
-use llmsim_engine::observe::vllm::{CacheConfig, EngineView, SleepState, families};
+use llmsim_engine::observe::vllm::{AdaptersView, CacheConfig, EngineView, SleepState, families};
 use llmsim_engine::observe::{Figures, Reading, Recorder, Submitted, WindowSizes};
 use llmsim_engine::replay::{Scenario, When};
 use llmsim_engine::sim::scheduler::Gauges;
@@ -164,7 +164,7 @@ fn shown(scenario: &Scenario, reading: &Reading) -> Vec<Family> {
         gpu_memory_utilization: 0.92,
     });
     let engine = EngineView { model: "sim", replica: 0, reading, cache, sleep: SleepState::Awake };
-    families(&[engine], 1.0)
+    families(&[engine], AdaptersView::default(), 1.0)
 }
 
 /// What a vLLM without LoRA and of this release does not show.

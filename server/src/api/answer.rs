@@ -22,6 +22,7 @@ use super::embeddings::Embeddings;
 use super::generate::Generate;
 use super::messages::Messages;
 use super::responses::ResponsesFormat;
+use crate::adapters::Lease;
 use crate::api;
 use crate::helper::{self, Helper};
 use crate::http::response::Response;
@@ -47,6 +48,9 @@ pub(crate) struct Answer {
     pub(crate) lanes: Lanes<Lane>,
     pub(crate) format: Format,
     pub(crate) served: Arc<Served>,
+    /// Of a model that was asked for by an adapter's name: counts as long as the answer lives.
+    #[expect(dead_code, reason = "it acts when it is dropped")]
+    pub(crate) adapter: Option<Lease>,
 }
 
 /// One choice, or the answer to one prompt of a batch: one job of the engine.
@@ -405,6 +409,7 @@ pub(super) mod tests {
             lanes: Lanes::of([lane]).unwrap(),
             format,
             served: chat::tests::served(),
+            adapter: None,
         }
     }
 

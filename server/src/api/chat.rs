@@ -97,6 +97,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             continuous_usage: request.include_usage && request.continuous_usage,
         }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, &request.model),
     };
     Ok(Draft {
         answer,

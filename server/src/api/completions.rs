@@ -125,6 +125,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             hides_answer,
         }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, &request.model),
     };
     Ok(Draft {
         answer,

@@ -86,6 +86,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         lanes: Lanes::of(lanes).expect("a request has at least one input"),
         format: Format::Embeddings(Embeddings { body: RefCell::new(body) }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, &request.model),
     };
     Ok(Draft { answer, chains, stops: Vec::new(), keeps_match: false, min_tokens: Tokens::ZERO })
 }

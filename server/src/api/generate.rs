@@ -80,6 +80,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         lanes: Lanes::of(lanes).expect("a request has at least one prompt and one choice"),
         format: Format::Generate(Generate { id: naming.id, is_list }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, name),
     };
     Ok(Draft {
         answer,

@@ -15,6 +15,7 @@ use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
 
 use super::answer::{Answer, Draft, Limits};
+use crate::adapters::Lease;
 use crate::api;
 use crate::clock;
 use crate::helper;
@@ -155,6 +156,11 @@ pub(super) fn check_priority(model: &Model, priority: i32) -> Result<(), ApiErro
         "this model does not schedule by priority. Leave 'priority' out, or set the model's \
          scheduling policy to 'priority'.",
     ))
+}
+
+/// Counts a request for an adapter, if `asked` is not the model's own name.
+pub(super) fn lease(served: &Served, model: &Model, asked: &str) -> Option<Lease> {
+    if model.name == asked { None } else { served.adapters.lease(asked) }
 }
 
 /// How long an answer to `prompt` tokens may be; all the rest of the context if nothing is asked.

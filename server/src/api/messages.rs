@@ -104,6 +104,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
             request_id: naming.request_id,
         }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, &request.model),
     };
     Ok(Draft {
         answer,

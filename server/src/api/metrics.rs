@@ -17,7 +17,9 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
     let accept = head::text(&head.headers, http::header::ACCEPT).unwrap_or_default();
     let format = Format::accepted(accept);
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
-    let body = helper::run(&io.metrics_helper, move || observatory.scrape(format, scope)).await;
+    let adapters = Arc::clone(&io.served.adapters);
+    let scrape = move || observatory.scrape(format, scope, &adapters.running());
+    let body = helper::run(&io.metrics_helper, scrape).await;
     let content_type = format.content_type();
     Response { status: 200, content_type, body: body.into_bytes(), headers: Vec::new() }
 }

@@ -118,6 +118,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             turns: RefCell::new(request.store.then_some(turns)),
         }),
         served: Arc::clone(served),
+        adapter: intake::lease(served, model, &request.model),
     };
     Ok(Draft {
         answer,

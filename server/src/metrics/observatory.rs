@@ -17,12 +17,13 @@ use llmsim_engine::observe::sim::{
     FidelityView, GpuMemory, GpuView, Load, ModelView, ProcessView, View,
 };
 use llmsim_engine::observe::verdict::{Judgement, Reason, Thresholds, Verdict, Window, judge};
-use llmsim_engine::observe::vllm::{CacheConfig, EngineView};
+use llmsim_engine::observe::vllm::{AdaptersView, CacheConfig, EngineView};
 use llmsim_engine::observe::{Delivered, Figures, Measure, Reading, WindowSizes, sim, vllm};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::{Bytes, SimSpan, SimTime, Tokens};
 use llmsim_engine::wire::probes::ReplicaLoad;
 
+use crate::adapters;
 use crate::args::{MetricsSettings, SummarySizes};
 use crate::clock::{self, Clock};
 use crate::metrics::export;
@@ -408,7 +409,7 @@ impl Observatory {
     }
 
     /// The body of a scrape.
-    pub(crate) fn scrape(&self, format: Format, scope: Scope) -> String {
+    pub(crate) fn scrape(&self, format: Format, scope: Scope, adapters: &[String]) -> String {
         let replicas = self.replicas(scope);
         let mut vllms = Vec::new();
         if self.settings.families.vllm {
@@ -423,7 +424,8 @@ impl Observatory {
                     sleep: self.sleepers.state(replica.place),
                 })
                 .collect();
-            vllms = vllm::families(&engines, clock::unix_time());
+            let adapters = AdaptersView { most: adapters::MOST, running: adapters };
+            vllms = vllm::families(&engines, adapters, clock::unix_time());
         }
         let mut own = Vec::new();
         if self.settings.families.llm_sim {

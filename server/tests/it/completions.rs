@@ -325,6 +325,30 @@ fn an_adapter_is_a_name_for_its_model_until_it_is_unloaded() {
 }
 
 #[test]
+fn routers_see_which_adapters_are_in_use() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    client.post("/v1/load_lora_adapter", r#"{"lora_name":"sql","lora_path":"/x"}"#);
+    assert_eq!(client.response().status, 200);
+    let running = |client: &mut Client| {
+        let metrics = client.get("/metrics").text().to_owned();
+        let (_, rest) = metrics.split_once(r#"running_lora_adapters=""#).unwrap();
+        rest.split_once('"').unwrap().0.to_owned()
+    };
+    let load = r#"{"lora_name":"slow","lora_path":"/x","base_model_name":"batched"}"#;
+    client.post("/v1/load_lora_adapter", load);
+    assert_eq!(client.response().status, 200);
+    assert_eq!(running(&mut client), "");
+    let mut asking = Client::new(&server);
+    let body = r#"{"model":"slow","prompt":"[long]","max_tokens":4000,"stream":true}"#;
+    asking.post("/v1/completions", body);
+    assert_eq!(asking.head().0, 200);
+    assert_eq!(running(&mut client), "slow");
+    drop(asking);
+    fixture::wait_until(&server, "the end of the request", |_| running(&mut client).is_empty());
+}
+
+#[test]
 fn adapters_are_listed_with_their_parent() {
     let server = fixture::start();
     let mut client = Client::new(&server);
