@@ -147,6 +147,28 @@ def links(document):
             print(f"FAIL {document}: nothing is at the link {target}", flush=True)
 
 
+def flags():
+    """The manual names every flag and variable that the programs' help has."""
+    global passed
+    manual = pathlib.Path("docs/manual.md").read_text()
+    for program in (SERVER, BENCH):
+        told = lambda *words: subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
+        text = told()
+        commands = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.M)
+        names = re.findall(r"^  (\w+)", commands.group(1), re.M) if commands else []
+        for name in names:
+            if name != "help":
+                text += told(name)
+        for word in sorted(set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z-]+)", text, re.M)) | set(re.findall(r"LLM_SIM_\w+", text))):
+            if word in ("--help", "--version") or re.search(rf"{word}(?![\w-])", manual):
+                passed += 1
+            else:
+                failed.append(f"docs/manual.md lacks {word} of {pathlib.Path(program).name}")
+                print("FAIL", failed[-1], flush=True)
+
+
+if not sys.argv[3:]:
+    flags()
 for document in DOCUMENTS:
     links(document)
     run(document)
