@@ -18,6 +18,8 @@ pub(crate) struct Served {
     /// Events of streams.
     pub(crate) frames: u64,
     pub(crate) elapsed_s: f64,
+    /// CPU time of the client, ns: what it takes says how much more it could ask for.
+    pub(crate) client_cpu_ns: u64,
 }
 
 struct Connection {
@@ -52,6 +54,7 @@ pub(crate) fn run(
     let mut buffer = vec![0; 256 * 1024];
     let mut ready = Vec::new();
     let start = Instant::now();
+    let cpu_before = sys::thread_cpu_ns();
     let (mut ticks, mut last_ns) = (0, sys::monotonic_ns());
     while start.elapsed() < time {
         epoll.wait(100, &mut ready)?;
@@ -82,6 +85,7 @@ pub(crate) fn run(
         }
     }
     served.elapsed_s = start.elapsed().as_secs_f64();
+    served.client_cpu_ns = sys::thread_cpu_ns() - cpu_before;
     Ok(served)
 }
 
@@ -120,7 +124,7 @@ impl Connection {
 }
 
 /// Length of an answer with a `content-length`, once its head is there.
-fn whole_length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn whole_length(bytes: &[u8]) -> Option<usize> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut head = httparse::Response::new(&mut headers);
     let Ok(httparse::Status::Complete(head_length)) = head.parse(bytes) else { return None };

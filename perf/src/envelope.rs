@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::closed_loop::{self, Served};
+use crate::drain::Arrival;
 use crate::lag;
 use crate::raw::By;
 use crate::report::{Cell, Keep, Reporter, Table};
@@ -24,13 +25,13 @@ use crate::target::{Form, Target, request, server_binary};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Streams that are released together, one series of runs each.
-    #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 512, 1024])]
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 128, 256, 512, 640, 1024])]
     streams: Vec<usize>,
     /// Streams that are not in step, one series of runs each.
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 2000])]
     unsynchronised: Vec<usize>,
     /// Output tokens of each stream.
-    #[arg(long, default_value_t = 150)]
+    #[arg(long, default_value_t = 100)]
     tokens: u32,
     /// Step time, and time between tokens of streams that are not in step, in milliseconds.
     #[arg(long, default_value_t = 20)]
@@ -153,7 +154,13 @@ fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) 
          stream behind its own best frame; median of {} runs in turns",
         args.tokens, args.rounds
     );
-    let mut table = Table::new(title, &LAG_COLUMNS);
+    let mut columns = LAG_COLUMNS.to_vec();
+    columns.push("drift us");
+    let mut table = Table::new(title, &columns);
+    let with_drift = |mut row: Vec<Cell>, figures: Figures| {
+        row.push(Cell::us(figures.drift));
+        row
+    };
     for &streams in &args.unsynchronised {
         let load = Load::each(streams, args.tokens, args.step_ms);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -167,18 +174,20 @@ fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) 
             }
         }
         let ours = Figures::median(&ours);
-        table.row(lag_row("llmsimulator fixed_rate", streams, ours));
+        table.row(with_drift(lag_row("llmsimulator fixed_rate", streams, ours), ours));
         if !theirs.is_empty() {
             let theirs = Figures::median(&theirs);
-            table.row(lag_row("llmsim 0.6.0", streams, theirs));
-            table.row(ratio_row("llmsim / llmsimulator", streams, theirs, ours));
+            table.row(with_drift(lag_row("llmsim 0.6.0", streams, theirs), theirs));
+            let mut row = ratio_row("llmsim / llmsimulator", streams, theirs, ours);
+            row.push(Cell::Nothing);
+            table.row(row);
         }
     }
     reporter.table(table);
     Ok(())
 }
 
-fn fixed_rate_yml(rate: f64) -> String {
+pub(crate) fn fixed_rate_yml(rate: f64) -> String {
     format!(
         "version: 1
 models:
@@ -245,7 +254,15 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
          answer; median of {} runs in turns",
         args.full_speed_s, args.rounds
     );
-    let columns = ["who", "form", "connections", "tokens/s", "requests/s", "CPU/request us"];
+    let columns = [
+        "who",
+        "form",
+        "connections",
+        "tokens/s",
+        "requests/s",
+        "CPU/request us",
+        "client's CPU/request us",
+    ];
     let mut table = Table::new(title, &columns);
     for (form, connections, tokens) in
         [(Form::Stream, 64, 256_u32), (Form::Stream, 256, 256), (Form::Whole, 64, 16)]
@@ -268,14 +285,14 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
                 values.sort_by(f64::total_cmp);
                 values[values.len() / 2]
             };
-            [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us)]
+            [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us), of(|r| r.client_cpu_us)]
         };
         let what = match form {
             Form::Stream => "streaming",
             Form::Whole => "whole",
         };
         let ours = best(&ours);
-        let row = |who: &str, values: [f64; 3]| {
+        let row = |who: &str, values: [f64; 4]| {
             let mut row = vec![who.into(), what.into(), connections.into()];
             row.extend(values.map(Cell::from));
             row
@@ -296,6 +313,7 @@ struct Rates {
     tokens: f64,
     requests: f64,
     cpu_us: f64,
+    client_cpu_us: f64,
 }
 
 fn full_speed(
@@ -325,6 +343,7 @@ fn full_speed(
         },
         requests: per_second(served.answers),
         cpu_us: cpu as f64 / 1e3 / served.answers.max(1) as f64,
+        client_cpu_us: served.client_cpu_ns as f64 / 1e3 / served.answers.max(1) as f64,
     })
 }
 
@@ -349,25 +368,35 @@ models:
     scheduler: { max_batch_tokens: 65536, max_num_sequences: 4096 }
 ";
     let columns = ["streams", "roofline ms", "live ms", "deviation %"];
-    let mut table = Table::new("Mean step time of a live server against the roofline", &columns);
+    let title = format!(
+        "Mean step time of a live server against the roofline, by the first frame of each step; \
+         median of {} runs",
+        args.rounds
+    );
+    let mut table = Table::new(title, &columns);
     let largest = args.streams.iter().copied().max().unwrap_or(1);
     for streams in [1, 16, 64, 256, 1024].into_iter().filter(|&n| n == 1 || n <= largest) {
-        let tokens = args.tokens;
-        let load = Load::in_step(streams, tokens, 12);
-        let target = Target::start(&args.server, yml, &[])?;
-        let (_, _, arrivals) = sample::of_server_seen(&target, "roof", load, |_| ())?;
-        // Token k is frame k. Of each stream the same tokens, far from where the batch fills and
-        // empties; streams that began earlier and later cancel out.
-        let (from, to) = (tokens / 4, tokens - tokens / 4);
-        let at = |token: u32| {
-            let frames = arrivals.iter().filter(|a| (a.first..a.first + a.frames).contains(&token));
-            frames.map(|a| a.at_ns as f64).sum::<f64>() / streams as f64
-        };
-        let live = (at(to) - at(from)) / f64::from(to - from) / 1e6;
-        let step =
-            |k: u32| (WEIGHTS + KV * streams as f64 * (PROMPT + f64::from(k) - 1.0)) / BYTES_PER_MS;
-        let roofline = (from + 1..=to).map(step).sum::<f64>() / f64::from(to - from);
-        let deviation = (live / roofline - 1.0) * 100.0;
+        let load = Load::in_step(streams, args.tokens, 12);
+        let mut runs = Vec::new();
+        for _ in 0..args.rounds {
+            let target = Target::start(&args.server, yml, &[])?;
+            let (_, _, arrivals) = sample::of_server_seen(&target, "roof", load, |_| ())?;
+            let Some(steps) = Steps::of(&arrivals, streams, args.tokens) else { continue };
+            let context = |step: u32| {
+                let tokens =
+                    steps.behind.iter().map(|behind| PROMPT + f64::from(step - behind) - 1.0);
+                tokens.sum::<f64>()
+            };
+            let roofline = |step: u32| (WEIGHTS + KV * context(step)) / BYTES_PER_MS;
+            let (from, to) = steps.range;
+            let count = f64::from(to - from);
+            let live = (steps.end_ns - steps.start_ns) as f64 / count / 1e6;
+            let roofline = (from + 1..=to).map(roofline).sum::<f64>() / count;
+            runs.push((live / roofline, roofline, live));
+        }
+        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let Some(&(ratio, roofline, live)) = runs.get(runs.len() / 2) else { continue };
+        let deviation = (ratio - 1.0) * 100.0;
         let digits = |value: f64, places: i32| {
             Cell::from(format!("{value:.places$}", places = places as usize))
         };
@@ -375,4 +404,77 @@ models:
     }
     reporter.table(table);
     Ok(())
+}
+
+/// Steps of a batch that a client tells apart by itself.
+struct Steps {
+    /// For each stream, how many steps after the first stream it began.
+    behind: Vec<u32>,
+    /// From this step to that all streams run.
+    range: (u32, u32),
+    /// When the first frames of those two steps came.
+    start_ns: u64,
+    end_ns: u64,
+}
+
+impl Steps {
+    /// Token k of a stream that began s steps after the first is of step k + s. The first frame of a
+    /// step is the least delayed; the mean of all would have the whole burst in it, which is
+    /// milliseconds at a thousand streams. `None` if there are too few steps with all streams.
+    fn of(arrivals: &[Arrival], streams: usize, tokens: u32) -> Option<Self> {
+        let of_token = |a: &&Arrival, token: u32| (a.first..a.first + a.frames).contains(&token);
+        let at = |stream: u32, token: u32| {
+            let mut own = arrivals.iter().filter(|a| a.stream == stream);
+            own.find(|a| of_token(a, token)).map(|a| a.at_ns)
+        };
+        // In the middle, where the batch is full and a step is a step.
+        let middle = tokens / 2;
+        let mut firsts = vec![u64::MAX; streams];
+        for a in arrivals {
+            if of_token(&a, middle) {
+                firsts[a.stream as usize] = a.at_ns;
+            }
+        }
+        let (leader, &first) = firsts.iter().enumerate().min_by_key(|(_, at)| **at)?;
+        let step = at(leader as u32, middle + 1)?.saturating_sub(first).max(1);
+        let behind: Vec<u32> =
+            firsts.iter().map(|at| ((at - first + step / 2) / step) as u32).collect();
+        let last = behind.iter().copied().max()?;
+        // Far from where the batch fills and empties.
+        let range = (last + tokens / 4, tokens.checked_sub(tokens / 10)?);
+        if range.1 <= range.0 {
+            return None;
+        }
+        let first_of = |step: u32| {
+            let own = |a: &&Arrival| {
+                step.checked_sub(behind[a.stream as usize]).is_some_and(|token| of_token(a, token))
+            };
+            arrivals.iter().filter(own).map(|a| a.at_ns).min()
+        };
+        let (start_ns, end_ns) = (first_of(range.0)?, first_of(range.1)?);
+        Some(Self { behind, range, start_ns, end_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two streams in steps of 100 ns, the second one step behind and 20 ns late each time, once 40.
+    #[test]
+    fn steps_are_told_by_their_first_frames() {
+        let arrivals: Vec<Arrival> = (0..=20)
+            .flat_map(|token: u32| {
+                let at =
+                    |stream: u32, at_ns: u64| Arrival { stream, first: token, frames: 1, at_ns };
+                let late = if token == 10 { 40 } else { 20 };
+                let due = 1_000 + 100 * u64::from(token);
+                [at(0, due), at(1, due + 100 + late)]
+            })
+            .collect();
+        let steps = Steps::of(&arrivals, 2, 20).unwrap();
+        assert_eq!(steps.behind, [0, 1]);
+        assert_eq!(steps.range, (6, 18));
+        assert_eq!((steps.start_ns, steps.end_ns), (1_600, 2_800));
+    }
 }

@@ -69,6 +69,11 @@ const CASES: [Case; 6] = [
     Case { name: "a burst of 200 cancels", rest: Duration::from_millis(200), act: cancels },
 ];
 
+/// What somebody else does, as the table calls it.
+pub(crate) fn case_names() -> impl Iterator<Item = &'static str> {
+    CASES.iter().map(|case| case.name)
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
     match measure(args) {
         Ok(reporter) => reporter.finish("isolation", Keep::asked(args.save)),

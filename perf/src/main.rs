@@ -6,11 +6,13 @@
 
 use clap::{Parser, Subcommand};
 
+mod all;
 mod bench_accuracy;
 mod calibration;
 mod closed_loop;
 mod drain;
 mod envelope;
+mod instructions;
 mod isolation;
 mod knee;
 mod lag;
@@ -38,12 +40,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// Everything that is published, one after the other, and what it shows beside what it should.
+    All(all::Args),
     /// What llmsim-bench adds to what it measures, against a target of known timing.
     BenchAccuracy(bench_accuracy::Args),
     /// How far the presets are from runs measured on real engines.
     Calibration(calibration::Args),
     /// The whole fidelity envelope: bare loops, every engine, and peers, side by side.
     Envelope(envelope::Args),
+    /// Instructions per token and per request, whatever else the machine does.
+    Instructions(instructions::Args),
     /// Token lag while another client does its worst, beside the same without.
     Isolation(isolation::Args),
     /// The largest number of streams in one step whose p99 lag stays below a bar.
@@ -68,6 +74,8 @@ enum Measurement {
 
 fn main() -> std::process::ExitCode {
     match Args::parse().measurement {
+        Measurement::All(args) => all::run(&args),
+        Measurement::Instructions(args) => instructions::run(&args),
         Measurement::BenchAccuracy(args) => bench_accuracy::run(&args),
         Measurement::Calibration(args) => calibration::run(&args),
         Measurement::Envelope(args) => envelope::run(&args),

@@ -3,15 +3,15 @@
 //! The invariant: a kept file and the printed text say the same, from the same table.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
 /// All that one measurement has to say.
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Report {
     what: String,
     command: String,
@@ -26,7 +26,7 @@ pub(crate) struct Report {
 }
 
 /// Figures under a heading.
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Table {
     title: String,
     columns: Vec<String>,
@@ -34,12 +34,71 @@ pub(crate) struct Table {
 }
 
 /// A figure or a word.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Cell {
     Number(f64),
     Word(String),
     Nothing,
+}
+
+/// The folder for results, if not [`Report::FOLDER`].
+pub(crate) const RESULTS_VARIABLE: &str = "LLMSIM_PERF_RESULTS";
+
+impl Report {
+    /// Where results are kept.
+    pub(crate) const FOLDER: &str = "perf/results";
+
+    /// A report that was kept; `None` if it was not, or cannot be read.
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        sonic_rs::from_slice(&std::fs::read(path).ok()?).ok()
+    }
+
+    pub(crate) fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    /// The table whose title begins like that.
+    pub(crate) fn table(&self, title: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.title.starts_with(title))
+    }
+
+    /// Host, kernel, commit and date, in one line.
+    pub(crate) fn about_this_machine() -> String {
+        Self::begin("").about()
+    }
+
+    fn begin(what: &str) -> Self {
+        let output = |program: &str, args: &[&str]| {
+            let output = Command::new(program).args(args).output();
+            output.map_or_else(
+                |_| "unknown".to_owned(),
+                |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+            )
+        };
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let mut command = String::from("llmsim-perf");
+        for argument in std::env::args().skip(1).filter(|argument| argument != "--save") {
+            let _ = write!(command, " {argument}");
+        }
+        Self {
+            what: what.to_owned(),
+            command,
+            commit: output("git", &["rev-parse", "--short", "HEAD"]),
+            host: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
+            kernel: output("uname", &["-r"]),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            date: output("date", &["-u", "+%F"]),
+            steal_ticks: 0,
+            tables: Vec::new(),
+        }
+    }
+
+    fn about(&self) -> String {
+        let Self { commit, host, kernel, cpus, date, .. } = self;
+        format!("{host}, {cpus} processors, Linux {kernel}, commit {commit}, {date}")
+    }
 }
 
 impl From<f64> for Cell {
@@ -83,6 +142,23 @@ impl Cell {
         Self::Number((ns as f64 / 10.0).round() / 100.0)
     }
 
+    /// Whether it is this word, or this number without separators.
+    fn is(&self, word: &str) -> bool {
+        match self {
+            Self::Word(own) => own.replace(',', "") == word.replace(',', ""),
+            Self::Number(own) => word.parse() == Ok(*own),
+            Self::Nothing => false,
+        }
+    }
+
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Word(word) => word.parse().ok(),
+            Self::Nothing => None,
+        }
+    }
+
     fn text(&self) -> String {
         match self {
             Self::Nothing => String::new(),
@@ -114,6 +190,13 @@ impl Table {
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
+    }
+
+    /// The number in this column of the first row that begins like that.
+    pub(crate) fn number(&self, row: &[&str], column: &str) -> Option<f64> {
+        let column = self.columns.iter().position(|name| name == column)?;
+        let is_it = |cells: &&Vec<Cell>| row.iter().zip(*cells).all(|(word, cell)| cell.is(word));
+        self.rows.iter().find(is_it)?.get(column)?.number()
     }
 
     fn markdown(&self) -> String {
@@ -158,30 +241,7 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     pub(crate) fn new(what: &str) -> Self {
-        let output = |program: &str, args: &[&str]| {
-            let output = Command::new(program).args(args).output();
-            output.map_or_else(
-                |_| "unknown".to_owned(),
-                |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-            )
-        };
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        let mut command = String::from("llmsim-perf");
-        for argument in std::env::args().skip(1).filter(|argument| argument != "--save") {
-            let _ = write!(command, " {argument}");
-        }
-        let report = Report {
-            what: what.to_owned(),
-            command,
-            commit: output("git", &["rev-parse", "--short", "HEAD"]),
-            host: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
-            kernel: output("uname", &["-r"]),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            date: output("date", &["-u", "+%F"]),
-            steal_ticks: 0,
-            tables: Vec::new(),
-        };
+        let report = Report::begin(what);
         println!("{what}\n");
         Self { report, steal_before: sys::steal_ticks() }
     }
@@ -194,11 +254,10 @@ impl Reporter {
     /// Says how much the host took away, and keeps all in `perf/results/NAME.{md,json}` if asked.
     pub(crate) fn finish(mut self, name: &str, keep: Keep) -> ExitCode {
         self.report.steal_ticks = sys::steal_ticks() - self.steal_before;
-        let Report { what, command, commit, host, kernel, cpus, date, steal_ticks, tables } =
-            &self.report;
+        let Report { what, command, steal_ticks, tables, .. } = &self.report;
         let about = format!(
-            "{host}, {cpus} processors, Linux {kernel}, commit {commit}, {date}; the host took \
-             {steal_ticks} ticks of 10 ms meanwhile."
+            "{}; the host took {steal_ticks} ticks of 10 ms meanwhile.",
+            self.report.about()
         );
         println!("{about}");
         if keep == Keep::Nothing {
@@ -207,9 +266,10 @@ impl Reporter {
         let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
         let run = command.replacen("llmsim-perf", "cargo run --release -p llmsim-perf --", 1);
         let text = format!("# {what}\n\n{about}\n\n    {run}\n\n{}", tables.join("\n"));
-        let folder = Path::new("perf/results");
+        let folder =
+            std::env::var_os(RESULTS_VARIABLE).map_or(Report::FOLDER.into(), PathBuf::from);
         let json = sonic_rs::to_string_pretty(&self.report).unwrap_or_default() + "\n";
-        let kept = std::fs::create_dir_all(folder)
+        let kept = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::write(folder.join(format!("{name}.md")), text))
             .and_then(|()| std::fs::write(folder.join(format!("{name}.json")), json));
         match kept {
@@ -238,6 +298,22 @@ impl Keep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kept_figure_is_found_by_its_row_and_column() {
+        let mut table = Table::new("Lag of all", &["who", "streams", "us"]);
+        table.row(vec!["raw".into(), 64_usize.into(), Cell::us(1_000)]);
+        table.row(vec!["raw".into(), 1_024_usize.into(), Cell::us(2_000)]);
+        table.row(vec!["1,024".into(), Cell::Nothing, "3.5".into()]);
+        let report = Report { tables: vec![table], ..Report::begin("x") };
+        let text = sonic_rs::to_string(&report).unwrap();
+        let report: Report = sonic_rs::from_str(&text).unwrap();
+        let table = report.table("Lag of").unwrap();
+        assert_eq!(table.number(&["raw", "1024"], "us"), Some(2.0));
+        assert_eq!(table.number(&["1024"], "us"), Some(3.5));
+        assert_eq!(table.number(&["raw", "65"], "us"), None);
+        assert_eq!(table.number(&[], "us"), Some(1.0));
+    }
 
     #[test]
     fn a_table_is_markdown_with_numbers_as_people_read_them() {

@@ -34,10 +34,12 @@ pub(crate) struct Figures {
     pub(crate) frames_per_second: u64,
     /// Resident memory of the server that the streams brought, by stream.
     pub(crate) bytes_per_stream: u64,
+    /// How much later, at the median, the last quarter of a stream's frames comes than the first.
+    pub(crate) drift: u64,
 }
 
 impl Figures {
-    const FIELDS: [fn(&mut Self) -> &mut u64; 9] = [
+    const FIELDS: [fn(&mut Self) -> &mut u64; 10] = [
         |f| &mut f.p50,
         |f| &mut f.p90,
         |f| &mut f.p99,
@@ -47,6 +49,7 @@ impl Figures {
         |f| &mut f.cpu_per_frame,
         |f| &mut f.frames_per_second,
         |f| &mut f.bytes_per_stream,
+        |f| &mut f.drift,
     ];
 
     /// The median over the runs, figure by figure.
@@ -221,6 +224,7 @@ fn watch(
         p999: lag(99.9),
         max: lag(100.0),
         burst: percentile(&spread.bursts_ns, 50.0),
+        drift: spread.drift_ns,
         ..Figures::default()
     };
     let (mut looked, mut frames) = ((0, 0), 0);

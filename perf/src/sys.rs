@@ -4,11 +4,13 @@
 //! Not a general wrapper; each function does one thing for `lag` and `raw`.
 #![expect(
     unsafe_code,
-    reason = "clock_gettime, sched_setaffinity, prctl and epoll have no safe form in std"
+    reason = "clock_gettime, sched_setaffinity, prctl, kill and epoll have no safe form in std"
 )]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of one machine share.
 pub(crate) fn monotonic_ns() -> u64 {
@@ -63,6 +65,23 @@ pub(crate) fn only_when_idle() {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: `param` lives across the call and is only read; pid 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) };
+}
+
+/// Has the kernel end the program when the thread that starts it ends, however that comes about.
+pub(crate) fn end_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which touches no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Asks a process to end in good order.
+pub(crate) fn ask_to_end(pid: u32) {
+    // SAFETY: two integers; a process that is gone is no error that matters.
+    unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
 }
 
 /// CPU time of the calling thread in nanoseconds.

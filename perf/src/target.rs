@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::sys;
+
 /// A running server, killed when dropped.
 pub(crate) struct Target {
     child: Child,
@@ -31,7 +33,35 @@ impl Target {
         let name = format!("llmsim-perf-{}-{}.yml", std::process::id(), models_yml.len());
         let config = std::env::temp_dir().join(name);
         std::fs::write(&config, models_yml)?;
-        let mut child = Command::new(binary)
+        let command = Command::new(binary);
+        Self::start_as(command, binary, config, extra)
+    }
+
+    /// The same under callgrind, which leaves its counts in `out` at the end.
+    pub(crate) fn start_under_callgrind(
+        binary: &Path,
+        models_yml: &str,
+        out: &Path,
+    ) -> io::Result<Self> {
+        let name = format!("llmsim-perf-{}-{}.yml", std::process::id(), models_yml.len());
+        let config = std::env::temp_dir().join(name);
+        std::fs::write(&config, models_yml)?;
+        let mut command = Command::new("valgrind");
+        command.arg("--tool=callgrind").arg("-q");
+        command.arg(format!("--callgrind-out-file={}", out.display())).arg(binary);
+        let extra = ["--io-driver", "epoll", "--spin", "never"].map(str::to_owned);
+        Self::start_as(command, Path::new("valgrind"), config, &extra)
+    }
+
+    fn start_as(
+        mut command: Command,
+        binary: &Path,
+        config: PathBuf,
+        extra: &[String],
+    ) -> io::Result<Self> {
+        // Also if this program is killed.
+        sys::end_with_us(&mut command);
+        let mut child = command
             .args(["--host", "127.0.0.1", "--port", "0", "--responses", "builtin:bench-responses"])
             .arg("--models")
             .arg(&config)
@@ -41,7 +71,10 @@ impl Target {
             .map_err(|error| {
                 io::Error::new(
                     error.kind(),
-                    format!("{}: {error}; build it with `cargo build --release`", binary.display()),
+                    format!(
+                        "{}: {error}; build it with `cargo build --release`, or install it",
+                        binary.display()
+                    ),
                 )
             })?;
         let log = child.stderr.take().expect("stderr is piped above");
@@ -65,13 +98,28 @@ impl Target {
         self.child.id()
     }
 
+    /// Lets it end in good order, and waits for that.
+    pub(crate) fn end(mut self) -> io::Result<()> {
+        sys::ask_to_end(self.pid());
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > until {
+                return Err(io::Error::other("the server does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// Starts llmsim (the peer on crates.io) with a configuration in its own format.
     pub(crate) fn start_llmsim(binary: &Path, toml: &str) -> io::Result<Self> {
         let config = std::env::temp_dir().join(format!("llmsim-peer-{}.toml", std::process::id()));
         std::fs::write(&config, toml)?;
         // It cannot choose a port by itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let child = Command::new(binary)
+        let mut command = Command::new(binary);
+        sys::end_with_us(&mut command);
+        let child = command
             .args(["serve", "--host", "127.0.0.1", "--port", &address.port().to_string()])
             .arg("--config")
             .arg(&config)

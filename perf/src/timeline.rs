@@ -13,6 +13,8 @@ pub(crate) struct Spread {
     pub(crate) lags_ns: Vec<u64>,
     /// First to last frame of each full step, sorted.
     pub(crate) bursts_ns: Vec<u64>,
+    /// Median lag of the last quarter of all frames, less that of the first.
+    pub(crate) drift_ns: u64,
 }
 
 impl Spread {
@@ -48,7 +50,7 @@ impl Spread {
         let mut bursts_ns: Vec<u64> = full.map(|(first, last, _)| last - first).collect();
         lags_ns.sort_unstable();
         bursts_ns.sort_unstable();
-        Self { lags_ns, bursts_ns }
+        Self { lags_ns, bursts_ns, drift_ns: 0 }
     }
 
     /// Looks at frames `skip..` of streams that are not in step: each behind its own best frame, so
@@ -69,8 +71,21 @@ impl Spread {
             .flat_map(|a| frames(a).map(|frame| base(a, frame) - earliest[a.stream as usize]))
             .map(|lag| lag as u64)
             .collect();
+        let last = arrivals.iter().map(|a| a.first + a.frames).max().unwrap_or(skip);
+        let quarter = last.saturating_sub(skip) / 4;
+        let median_of = |range: std::ops::Range<u32>| {
+            let in_range = |a: &Arrival| frames(a).filter(|frame| range.contains(frame));
+            let lag = |a: &Arrival, frame| base(a, frame) - earliest[a.stream as usize];
+            let mut lags: Vec<u64> = arrivals
+                .iter()
+                .flat_map(|a| in_range(a).map(|frame| lag(a, frame) as u64).collect::<Vec<_>>())
+                .collect();
+            lags.sort_unstable();
+            percentile(&lags, 50.0)
+        };
+        let (first, end) = (median_of(skip..skip + quarter), median_of(last - quarter..last));
         lags_ns.sort_unstable();
-        Self { lags_ns, bursts_ns: Vec::new() }
+        Self { lags_ns, bursts_ns: Vec::new(), drift_ns: end.saturating_sub(first) }
     }
 }
 
@@ -120,5 +135,19 @@ mod tests {
         ];
         let spread = Spread::of_each(&arrivals, 2, 0, 100);
         assert_eq!(spread.lags_ns, [0, 0, 0, 5, 10, 20]);
+    }
+
+    /// Eight frames, each 10 ns later than the one before asks for: of the first two, 0 and 10 ns
+    /// late, the median by rank is 0, of the last two 60.
+    #[test]
+    fn drift_is_what_the_end_of_a_stream_is_later_than_its_beginning() {
+        let at = |frame: u32| Arrival {
+            stream: 0,
+            first: frame,
+            frames: 1,
+            at_ns: 1_000 + u64::from(frame) * 110,
+        };
+        let arrivals: Vec<Arrival> = (0..8).map(at).collect();
+        assert_eq!(Spread::of_each(&arrivals, 1, 0, 100).drift_ns, 60);
     }
 }
