@@ -313,6 +313,8 @@ impl GpuThread {
                 seat.admit(now, events, &mut self.reporters);
                 seat.advance(now, events);
                 seat.publish(events, &mut self.reporters, self.clock);
+                // At once: the steps of other seats that are due need not be waited for.
+                self.reporters.iter_mut().for_each(Reporter::deliver);
                 seat.released = Some(now);
                 seat.is_changed = true;
             }

@@ -34,6 +34,16 @@ impl<T> Lanes<T> {
         &self.first
     }
 
+    /// Whether there is no other.
+    pub(crate) fn is_single(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// Whether any of them is like that; of nearly all requests, one look.
+    pub(crate) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
+        is_it(&self.first) || self.others.iter().any(is_it)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         iter::once(&self.first).chain(&self.others)
     }

@@ -316,7 +316,7 @@ impl Generations {
 
     fn apply_event(&mut self, event: Event, released: SimTime) {
         let address = Address::of(event.job);
-        let Some((entry, number)) = self.lane_mut(address) else { return };
+        let Some((entry, number)) = lane_in(&mut self.slots, address) else { return };
         if let Some(timing) = &mut entry.timing {
             timing.happened(&event, released);
         }
@@ -338,7 +338,8 @@ impl Generations {
                 entry.unfinished -= u32::from(finish.is_some());
                 entry.hold(number);
                 match entry.delivery {
-                    Delivery::Stream { .. } => self.mark(address.slot),
+                    // Not by its slot: this is every token, and one look into the table is enough.
+                    Delivery::Stream { .. } => entry.mark(address.slot, &mut self.dirty),
                     Delivery::Whole => {
                         if entry.unfinished == 0 && entry.state == State::Running {
                             entry.state = State::Complete;
@@ -353,10 +354,7 @@ impl Generations {
 
     fn mark(&mut self, slot: u32) {
         let entry = self.slots[slot as usize].entry.as_mut().expect("only live slots are marked");
-        if !entry.is_dirty && entry.state == State::Running {
-            entry.is_dirty = true;
-            self.dirty.push_back(slot);
-        }
+        entry.mark(slot, &mut self.dirty);
     }
 
     /// A batch has been taken in: changes who is first.
@@ -452,11 +450,19 @@ impl Generations {
 
     /// The generation, and which of its lanes is meant.
     fn lane_mut(&mut self, address: Address) -> Option<(&mut Generation, usize)> {
-        let entry = self.get_mut(address)?;
-        let lane = usize::from(address.lane);
-        debug_assert!(lane < entry.lanes.len(), "jobs are submitted for lanes that exist");
-        Some((entry, lane))
+        lane_in(&mut self.slots, address)
     }
+}
+
+fn lane_in(slots: &mut [Slot], address: Address) -> Option<(&mut Generation, usize)> {
+    let place = slots.get_mut(address.slot as usize)?;
+    if place.generation != address.generation {
+        return None;
+    }
+    let entry = place.entry.as_mut()?;
+    let lane = usize::from(address.lane);
+    debug_assert!(lane < entry.lanes.len(), "jobs are submitted for lanes that exist");
+    Some((entry, lane))
 }
 
 impl Lane {
@@ -495,6 +501,14 @@ impl Generation {
         }
     }
 
+    /// Puts it into the list of those with something to send, where it stands once.
+    fn mark(&mut self, slot: u32, dirty: &mut VecDeque<u32>) {
+        if !self.is_dirty && self.state == State::Running {
+            self.is_dirty = true;
+            dirty.push_back(slot);
+        }
+    }
+
     /// The last turn ended before all was sent that is due, and the socket takes more.
     fn has_more_to_send(&self) -> bool {
         self.state == State::Running && self.is_due()
@@ -516,7 +530,11 @@ impl Generation {
                     let now = clock.now();
                     taken += sent;
                     let reached = self.bytes_of_next + sent;
-                    let whole = scratch.units.partition_point(|unit| unit.end <= reached);
+                    let whole = if reached == scratch.bytes.len() {
+                        scratch.units.len()
+                    } else {
+                        scratch.units.partition_point(|unit| unit.end <= reached)
+                    };
                     let start = if whole == 0 { 0 } else { scratch.units[whole - 1].end };
                     self.bytes_of_next = reached - start;
                     self.count_units(&scratch.units[..whole], now, shard);
@@ -560,7 +578,7 @@ impl Generation {
         if self.undecided > 0 || matches!(self.delivery, Delivery::Whole) {
             return false;
         }
-        !self.is_head_sent || self.lanes.iter().any(|lane| lane.units_sent < lane.units_due())
+        !self.is_head_sent || self.lanes.any(|lane| lane.units_sent < lane.units_due())
     }
 
     /// Renders units from the first that was not taken whole, up to all that are due or a write's
@@ -571,6 +589,9 @@ impl Generation {
         if !self.is_head_sent {
             self.render_head(&mut scratch.bytes);
             scratch.units.push(Rendered { lane: HEAD, end: scratch.bytes.len() });
+        }
+        if self.lanes.is_single() {
+            return self.render_single(scratch);
         }
         scratch.next.clear();
         scratch.next.extend(self.lanes.iter().map(|lane| lane.units_sent));
@@ -593,6 +614,21 @@ impl Generation {
                 passed_over += 1;
             }
             number = self.lane_after(number);
+        }
+    }
+
+    /// [`Self::render`] without turns: nearly every answer has one lane.
+    fn render_single(&self, scratch: &mut Scratch) {
+        let lane = self.lanes.first();
+        for unit in lane.units_sent..lane.units_due() {
+            let is_last = lane.is_end(unit);
+            if scratch.bytes.len() >= WRITE_SIZE
+                || is_last && self.timing.is_some() && !scratch.bytes.is_empty()
+            {
+                break;
+            }
+            self.render_unit(0, unit, is_last, &mut scratch.bytes);
+            scratch.units.push(Rendered { lane: 0, end: scratch.bytes.len() });
         }
     }
 
