@@ -205,9 +205,12 @@ impl Ids {
     pub(crate) fn next(&mut self, prefix: &str) -> String {
         let mut id = String::with_capacity(prefix.len() + 32);
         id.push_str(prefix);
-        for word in [self.random.next_u64(), self.random.next_u64()] {
-            let digit = |place: u32| b"0123456789abcdef"[(word >> (60 - 4 * place)) as usize & 15];
-            id.extend((0..16).map(|place| char::from(digit(place))));
+        for _ in 0..2 {
+            let word = self.random.next_u64();
+            let digits: [u8; 16] = std::array::from_fn(|place| {
+                b"0123456789abcdef"[(word >> (60 - 4 * place)) as usize & 15]
+            });
+            id.push_str(std::str::from_utf8(&digits).expect("hexadecimal digits are ASCII"));
         }
         id
     }
@@ -266,6 +269,13 @@ mod tests {
         assert_ne!(RequestId::new(None, &mut ids), RequestId::new(None, &mut ids));
         let long = RequestId::new(Some(&[b'a'; 1000]), &mut ids);
         assert_eq!(long.as_str().len(), 128);
+    }
+
+    #[test]
+    fn an_id_is_a_prefix_and_two_random_numbers_in_hexadecimal() {
+        let mut random = llmsim_engine::seed::Seed::new(7).generator();
+        let expected = format!("x-{:016x}{:016x}", random.next_u64(), random.next_u64());
+        assert_eq!(Ids::new(7).next("x-"), expected);
     }
 
     #[test]
