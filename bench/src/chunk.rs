@@ -46,10 +46,16 @@ pub fn meaning(data: &[u8], usual: &mut Usual) -> Result<Meaning, String> {
     }
     let some = |text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| !text.is_empty());
     let count = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-    let usage = chunk.usage.map(|usage| Usage {
-        prompt: count(usage.prompt).unwrap_or(0),
-        completion: count(usage.completion).unwrap_or(0),
-        cached: count(usage.cached),
+    if chunk.choices == 0 && is_error_object(data) {
+        return Ok(Meaning { error: Some(error_message(data)), ..Meaning::default() });
+    }
+    // One that does not tell the output tokens in a number is no usage: zero would be a claim.
+    let usage = chunk.usage.and_then(|usage| {
+        Some(Usage {
+            prompt: count(usage.prompt).unwrap_or(0),
+            completion: count(usage.completion)?,
+            cached: count(usage.cached),
+        })
     });
     // Some servers send an empty list with every chunk.
     let calls = chunk.has_tool_calls
@@ -64,6 +70,19 @@ pub fn meaning(data: &[u8], usual: &mut Usual) -> Result<Meaning, String> {
         usage,
         error: None,
     })
+}
+
+/// True for `{"object":"error","message":...}`, which servers built on older vLLM and FastChat send
+/// in place of a chunk.
+fn is_error_object(data: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        object: Option<Cow<'a, str>>,
+    }
+    // The depth was checked when the chunk was parsed.
+    sonic_rs::from_slice::<Named<'_>>(data)
+        .is_ok_and(|named| named.object.as_deref() == Some("error"))
 }
 
 /// Settles the chunk that makes up almost all of a stream without decoding it: non-empty
@@ -277,6 +296,14 @@ mod tests {
     }
 
     #[test]
+    fn a_usage_without_a_count_claims_nothing() {
+        for count in ["-3", "99999999999999999999999", "null", "\"3\"", "3.5"] {
+            let usage = format!(r#"{{"prompt_tokens":8,"completion_tokens":{count}}}"#);
+            check(&format!(r#"{{"choices":[],"usage":{usage}}}"#), false, None, None);
+        }
+    }
+
+    #[test]
     fn a_text_that_looks_like_a_field_is_not_one() {
         check(
             r#"{"choices":[{"delta":{"content":"\"finish_reason\":\"stop\""}}]}"#,
@@ -296,6 +323,8 @@ mod tests {
     fn errors_inside_the_stream_are_seen() {
         let told = meaning(br#"{"error":{"message":"out of memory","code":500}}"#).expect("valid");
         assert_eq!(told.error.as_deref(), Some("out of memory"));
+        let told = meaning(br#"{"object":"error","message":"too long","type":"X","code":400}"#);
+        assert_eq!(told.expect("valid").error.as_deref(), Some("too long"));
         assert!(meaning(b"{\"choices\":[").is_err());
         assert!(meaning("[".repeat(100_000).as_bytes()).is_err(), "and no stack overflows");
     }

@@ -20,6 +20,10 @@ pub struct Head {
     pub content_type: String,
     /// `retry-after`, as sent.
     pub retry_after: Option<String>,
+    /// `content-encoding` in lower case, unless it is `identity`.
+    pub encoding: Option<String>,
+    /// `location`, as sent.
+    pub location: Option<String>,
 }
 
 /// How the end of a body is told.
@@ -151,13 +155,12 @@ impl Reader {
         let from = before.saturating_sub(3);
         self.head_bytes.extend_from_slice(bytes);
         expect_http(&self.head_bytes)?;
-        let Some(end) = memchr::memmem::find(&self.head_bytes[from..], b"\r\n\r\n") else {
+        let Some(end) = end_of_head(&self.head_bytes, from) else {
             if self.head_bytes.len() > MOST_HEAD {
                 return Err(Malformed(format!("no end of the head in {MOST_HEAD} bytes")));
             }
             return Ok(bytes.len());
         };
-        let end = from + end + 4;
         let head = parse_head(&self.head_bytes[..end])?;
         let used = end - before;
         self.head_bytes.clear();
@@ -290,6 +293,16 @@ impl Chunked {
     }
 }
 
+/// Behind the blank line that ends a head, which begins at `from` or later. A lone line feed ends a
+/// line too (RFC 9112, section 2.2).
+fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
+    memchr::memchr_iter(b'\n', &bytes[from..]).map(|at| from + at + 1).find_map(|next| {
+        let rest = &bytes[next..];
+        let blank = [b"\n".as_slice(), b"\r\n"].into_iter().find(|end| rest.starts_with(end))?;
+        Some(next + blank.len())
+    })
+}
+
 fn take(bytes: &[u8], left: u64) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
 }
@@ -326,6 +339,8 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Malformed> {
         keep_alive: response.version == Some(1),
         content_type: String::new(),
         retry_after: None,
+        encoding: None,
+        location: None,
     };
     let mut length = None;
     let mut chunked = false;
@@ -355,6 +370,11 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Malformed> {
             head.content_type = value.to_ascii_lowercase();
         } else if is("retry-after") {
             head.retry_after = Some(value.into_owned());
+        } else if is("location") {
+            head.location = Some(value.into_owned());
+        } else if is("content-encoding") {
+            let encoding = value.trim().to_ascii_lowercase();
+            head.encoding = (!matches!(&*encoding, "" | "identity")).then_some(encoding);
         }
     }
     head.framing = match (chunked, length) {
@@ -414,6 +434,28 @@ mod tests {
         );
         assert_eq!((head.status, head.keep_alive), (429, false));
         assert_eq!(head.retry_after.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn lone_line_feeds_end_lines_too() {
+        let head = check("HTTP/1.1 200 OK\ncontent-length: 2\n\nok", "ok");
+        assert_eq!(head.status, 200);
+        check("HTTP/1.1 200 OK\ncontent-length: 2\r\n\r\nok", "ok");
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\n\nok", "ok");
+    }
+
+    #[test]
+    fn where_it_sends_one_on_and_how_it_is_packed_is_kept() {
+        let head = check(
+            "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other/v1\r\n\
+             Content-Encoding: GZIP\r\nContent-Length: 0\r\n\r\n",
+            "",
+        );
+        assert_eq!(head.location.as_deref(), Some("http://other/v1"));
+        assert_eq!(head.encoding.as_deref(), Some("gzip"));
+        let plain =
+            check("HTTP/1.1 200 OK\r\ncontent-encoding: identity\r\ncontent-length: 0\r\n\r\n", "");
+        assert_eq!((plain.encoding, plain.location), (None, None));
     }
 
     #[test]

@@ -195,20 +195,23 @@ fn server_line(out: &mut String, settings: &Settings, summary: &Summary, server:
 }
 
 fn goodput(out: &mut String, summary: &Summary, goals: Goals, good: u32) {
-    let mut asked = Vec::new();
-    for (name, goal) in [("TTFT", goals.ttft), ("TPOT", goals.tpot), ("E2E", goals.e2e)] {
-        if let Some(goal) = goal {
-            asked.push(format!("{name} ≤ {}", span(goal.as_ns() as f64)));
-        }
-    }
     let rate = f64::from(good) / summary.duration.as_secs_f64().max(1e-9);
     let share = f64::from(good) / f64::from(summary.counts.sent.max(1)) * 100.0;
     let _ = writeln!(
         out,
         "goodput     {rate:.2} req/s · {good} of {} sent ({share:.1}%) · {}",
         summary.counts.sent,
-        asked.join(" · "),
+        describe_goals(goals),
     );
+}
+
+/// `TTFT ≤ 200.00 ms · E2E ≤ 5.000 s`.
+pub(super) fn describe_goals(goals: Goals) -> String {
+    [("TTFT", goals.ttft), ("TPOT", goals.tpot), ("E2E", goals.e2e)]
+        .into_iter()
+        .filter_map(|(name, goal)| Some(format!("{name} ≤ {}", span(goal?.as_ns() as f64))))
+        .collect::<Vec<_>>()
+        .join(" · ")
 }
 
 fn cached(out: &mut String, summary: &Summary) {

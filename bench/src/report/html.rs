@@ -3,14 +3,17 @@
 //! What is drawn is worked out here, so that the page's script only draws. The invariant: the page
 //! stays below a few megabytes however long the run was, and what is thinned out keeps the worst.
 
+mod clocks;
+
 use llmsim_engine::units::{SimSpan, SimTime};
 use serde::Serialize;
 
+use self::clocks::{Clocks, JoinedRow};
 use super::json::{Environment, redacted_command};
 use super::{Done, Measured, console};
 use crate::compare::{self, ServerSide};
 use crate::record::{Outcome, Record};
-use crate::result::{Stat, Summary};
+use crate::result::{Goals, Stat, Summary};
 use crate::selftest::Stamp;
 use crate::settings::{Settings, Sweep};
 
@@ -62,12 +65,14 @@ struct Figures {
     table: Vec<TableRow>,
     server: Vec<compare_row::Row>,
     server_note: Option<String>,
+    joined: Vec<JoinedRow>,
+    goodput: Option<Goodput>,
     client_late: bool,
     loop_lag_p99_ms: Option<f64>,
     warnings: Vec<String>,
     slices: Vec<Slice>,
     dots: Vec<(f64, f64, bool)>,
-    spectrum: Vec<(f64, Option<f64>, Option<f64>)>,
+    spectrum: Vec<[Option<f64>; 4]>,
     slowest: Vec<Waterfall>,
 }
 
@@ -76,7 +81,30 @@ struct TableRow {
     name: &'static str,
     note: &'static str,
     cells: Vec<Option<f64>>,
-    infinite_p99: Option<bool>,
+    /// p50 and p99 with failures as infinitely late, `None` within for infinity; `None` where
+    /// nothing failed.
+    with_failures: Option<[Option<f64>; 2]>,
+}
+
+/// Requests that kept all goals.
+#[derive(Serialize)]
+struct Goodput {
+    goals: String,
+    good: u32,
+    per_s: f64,
+    share_of_sent: f64,
+}
+
+impl Goodput {
+    fn of(summary: &Summary, goals: Goals) -> Option<Self> {
+        let good = summary.good?;
+        Some(Self {
+            goals: console::describe_goals(goals),
+            good,
+            per_s: f64::from(good) / summary.duration.as_secs_f64().max(1e-9),
+            share_of_sent: f64::from(good) / f64::from(summary.counts.sent.max(1)),
+        })
+    }
 }
 
 mod compare_row {
@@ -118,6 +146,7 @@ struct Waterfall {
     longest_gap_at_ms: Option<f64>,
     tokens: u32,
     outcome: String,
+    server: Option<Clocks>,
 }
 
 /// The page.
@@ -203,11 +232,11 @@ fn level(settings: &Settings, stamp: Option<&Stamp>, done: &Done) -> LevelData {
         name: done.setting.name.clone(),
         load: console::describe_load(&done.setting.load, settings.seed),
         error: done.outcome.as_ref().err().cloned(),
-        figures: done.outcome.as_ref().ok().map(|measured| figures(stamp, measured)),
+        figures: done.outcome.as_ref().ok().map(|measured| figures(settings, stamp, measured)),
     }
 }
 
-fn figures(stamp: Option<&Stamp>, measured: &Measured) -> Figures {
+fn figures(settings: &Settings, stamp: Option<&Stamp>, measured: &Measured) -> Figures {
     let summary = &measured.summary;
     let counts = &summary.counts;
     let mut warnings = summary.warnings.clone();
@@ -251,6 +280,8 @@ fn figures(stamp: Option<&Stamp>, measured: &Measured) -> Figures {
         table: table(summary),
         server,
         server_note,
+        joined: measured.joined.as_ref().map(clocks::joined_rows).unwrap_or_default(),
+        goodput: settings.goals.and_then(|goals| Goodput::of(summary, goals)),
         client_late: summary.client_late(),
         loop_lag_p99_ms: summary.loop_lag.percentile(99.0).map(|ns| ns / 1e6),
         warnings,
@@ -268,9 +299,9 @@ fn table(summary: &Summary) -> Vec<TableRow> {
         let mut cells = vec![ms(mean), ms(stat.min())];
         cells.extend([50.0, 90.0, 95.0, 99.0].map(|p| ms(stat.percentile(p))));
         cells.push(ms(stat.max()));
-        let infinite_p99 =
-            (stat.failures > 0).then(|| stat.with_failures(99.0).is_some_and(f64::is_infinite));
-        TableRow { name, note, cells, infinite_p99 }
+        let with_failures =
+            (stat.failures > 0).then(|| [50.0, 99.0].map(|p| ms(finite(stat.with_failures(p)))));
+        TableRow { name, note, cells, with_failures }
     };
     let clock = if summary.raw.is_some() { "from the scheduled send" } else { "from the send" };
     let mut rows = vec![
@@ -288,6 +319,11 @@ fn table(summary: &Summary) -> Vec<TableRow> {
         rows.push(row("Connect", "where one was needed", &summary.connect));
     }
     rows
+}
+
+/// JSON has no infinity.
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
 }
 
 fn ms(span: SimSpan) -> f64 {
@@ -371,16 +407,23 @@ fn dots(measured: &Measured) -> Vec<(f64, f64, bool)> {
         .collect()
 }
 
-/// TTFT by percentile, on the axis of high percentiles: corrected (headline) and raw.
-fn spectrum(summary: &Summary) -> Vec<(f64, Option<f64>, Option<f64>)> {
+/// TTFT by percentile, on the axis of high percentiles: percentile, corrected (headline), raw, and
+/// corrected with failures as far as that is finite.
+fn spectrum(summary: &Summary) -> Vec<[Option<f64>; 4]> {
     let raw = summary.raw.as_ref();
     let needed = |p: f64| summary.ttft.n >= crate::result::values_needed(p);
     let percentiles = (0..=160).map(|i| 100.0 * (1.0 - 10_f64.powf(-f64::from(i) / 40.0)));
     percentiles
         .filter(|&p| p < 50.0 || needed(p))
         .map(|p| {
-            let ms = |stat: &Stat| stat.percentile(p).map(|ns| ns / 1e6);
-            (p, ms(&summary.ttft), raw.and_then(|raw| ms(&raw.ttft)))
+            let ms = |ns: f64| ns / 1e6;
+            let failed = summary.ttft.failures > 0;
+            [
+                Some(p),
+                summary.ttft.percentile(p).map(ms),
+                raw.and_then(|raw| raw.ttft.percentile(p)).map(ms),
+                finite(summary.ttft.with_failures(p)).filter(|_| failed).map(ms),
+            ]
         })
         .collect()
 }
@@ -413,5 +456,6 @@ fn waterfall(record: &Record, began: SimTime) -> Waterfall {
             Outcome::Failed(failure) => failure.class.label().to_owned(),
             Outcome::Interrupted => "stopped".to_owned(),
         },
+        server: Clocks::of(record),
     }
 }

@@ -20,7 +20,7 @@ use monoio::net::TcpStream;
 
 use crate::chunk::{self, Usual};
 use crate::clock::Clock;
-use crate::http::answer::Reader;
+use crate::http::answer::{Framing, Head, Reader};
 use crate::http::url::Url;
 use crate::local::{Stopped, Watch};
 use crate::os::Received;
@@ -33,6 +33,8 @@ const READ_BYTES: usize = 64 * 1024;
 const MOST_ERROR_BODY: usize = 64 * 1024;
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(20);
+/// How long the end of a body may take after `[DONE]`, which was the last that it had to say.
+const AFTER_DONE: SimSpan = SimSpan::from_ms(1_000);
 
 /// A request in its final bytes, made before it is due.
 #[derive(Clone, Debug)]
@@ -300,22 +302,28 @@ impl Client {
         record: &mut Record,
     ) -> Result<(String, bool), Broken> {
         loop {
-            let ready = watch.guard(connection.stream.readable(false)).await;
-            let ready = ready.map_err(|why| self.stopped(why, record))?;
+            let ready = match watch.guard(connection.stream.readable(false)).await {
+                Ok(ready) => ready,
+                Err(Stopped::TimedOut) if answer.done => {
+                    return Ok((answer.finish(record)?, false));
+                }
+                Err(why) => return Err(self.stopped(why, record)),
+            };
             let mut buffer = self.buffer.borrow_mut();
             let read = ready
                 .and_then(|()| crate::os::receive_now(connection.stream.as_raw_fd(), &mut buffer));
             let now = self.clock.now();
-            let Some(received) = read.map_err(|error| {
-                record.end = now;
-                answer.lost(&error)
-            })?
-            else {
-                continue;
+            let received = match read {
+                Ok(Some(received)) => received,
+                Ok(None) => continue,
+                Err(_) if answer.done => return Ok((answer.finish(record)?, false)),
+                Err(error) => {
+                    record.end = now;
+                    return Err(answer.lost(&error).into());
+                }
             };
             let at = self.arrival(now, &received);
             record.end = at;
-            watch.set(now + self.timeouts.silence);
             let got = received.bytes;
             let chunks = record.output.chunks;
             let complete = if got == 0 {
@@ -325,8 +333,12 @@ impl Client {
                 answer.take(&buffer[..got], at, record)?
             };
             self.live.chunks(chunks, record, at);
+            let silence = self.timeouts.silence;
+            watch.set(now + if answer.done { silence.min(AFTER_DONE) } else { silence });
             if complete {
-                let keep = got > 0 && answer.reader.head().is_some_and(|head| head.keep_alive);
+                let keep = got > 0
+                    && answer.reader.done()
+                    && answer.reader.head().is_some_and(|head| head.keep_alive);
                 return Ok((answer.finish(record)?, keep));
             }
         }
@@ -413,7 +425,10 @@ fn check_token_count(record: &Record, exact: bool) -> Result<(), Failure> {
 pub struct Answer {
     reader: Reader,
     events: SseParser,
-    error_body: Vec<u8>,
+    /// The body of what is no stream; of a stream what it began with.
+    start: Vec<u8>,
+    /// Whether an event was read.
+    any: bool,
     finish: Option<String>,
     usual: Usual,
     done: bool,
@@ -427,7 +442,8 @@ impl Default for Answer {
         Self {
             reader: Reader::new(),
             events: SseParser::new(MOST_EVENT),
-            error_body: Vec::new(),
+            start: Vec::new(),
+            any: false,
             finish: None,
             usual: Usual::default(),
             done: false,
@@ -446,24 +462,29 @@ impl Answer {
         at: SimTime,
         record: &mut Record,
     ) -> Result<bool, Failure> {
-        let Self { reader, events, error_body, finish, usual, done } = self;
+        let Self { reader, events, start, any, finish, usual, done } = self;
         let used = reader.feed_head(bytes).map_err(malformed)?;
         let Some(head) = reader.head() else { return Ok(false) };
         let streams = is_stream(head);
+        let until_closed = head.framing == Framing::Close;
+        let most_kept = if streams { MOST_START } else { MOST_ERROR_BODY };
         record.headers.get_or_insert(at);
         record.status = Some(head.status);
         let mut problem = None;
         reader
             .feed(&bytes[used..], |piece| {
+                if !*any {
+                    let room = most_kept.saturating_sub(start.len());
+                    start.extend_from_slice(&piece[..piece.len().min(room)]);
+                }
                 if !streams {
-                    let room = MOST_ERROR_BODY.saturating_sub(error_body.len());
-                    error_body.extend_from_slice(&piece[..piece.len().min(room)]);
                     return;
                 }
                 let fed = events.feed(piece, |event| {
                     if problem.is_some() {
                         return;
                     }
+                    *any = true;
                     if usual.is(event.data) {
                         take_output(event.data, at, record);
                     } else {
@@ -476,7 +497,8 @@ impl Answer {
                 }
             })
             .map_err(malformed)?;
-        problem.map_or_else(|| Ok(reader.done()), Err)
+        // After the last event there is nothing to wait for but the close of the connection.
+        problem.map_or_else(|| Ok(reader.done() || (*done && until_closed)), Err)
     }
 
     /// The connection was closed.
@@ -514,30 +536,68 @@ impl Answer {
             return match (self.finish.take(), self.done) {
                 (Some(finish), _) => Ok(finish),
                 (None, true) if record.output.chunks > 0 => Ok("none".into()),
+                (None, _) if !self.any && !head.content_type.starts_with(EVENT_STREAM) => {
+                    Err(unexpected(head))
+                }
+                (None, _) if !self.any && !begins_like_events(&self.start) => {
+                    let shown = String::from_utf8_lossy(&self.start);
+                    let detail = format!("no event stream but '{}'", shown.escape_debug());
+                    Err(Failure::new(FailureClass::Malformed, detail))
+                }
                 (None, _) => {
                     Err(Failure::new(FailureClass::Cut, "the stream ended without a finish reason"))
                 }
             };
         }
-        let message = chunk::error_message(&self.error_body);
+        let message = chunk::error_message(&self.start);
         let class = match head.status {
             429 => FailureClass::RateLimited,
             400..=499 => FailureClass::ClientError,
             500..=599 => FailureClass::ServerError,
             _ => FailureClass::UnexpectedAnswer,
         };
-        let detail = match class {
-            FailureClass::UnexpectedAnswer => {
-                format!("{} '{}' where an event stream was due", head.status, head.content_type)
-            }
-            _ => format!("{} {message}", head.status),
-        };
-        Err(Failure::new(class, detail))
+        Err(match class {
+            FailureClass::UnexpectedAnswer => unexpected(head),
+            _ => Failure::new(class, format!("{} {message}", head.status)),
+        })
     }
 }
 
-fn is_stream(head: &crate::http::answer::Head) -> bool {
-    head.status == 200 && !head.content_type.starts_with("application/json")
+const EVENT_STREAM: &str = "text/event-stream";
+/// So much of a stream is shown where it turns out to be none.
+const MOST_START: usize = 40;
+
+/// Whether events may be in it. Some servers name another type, so only JSON settles that there are
+/// none.
+fn is_stream(head: &Head) -> bool {
+    head.status == 200
+        && head.encoding.is_none()
+        && !head.content_type.starts_with("application/json")
+}
+
+/// The failure of an answer that is neither a stream nor an error.
+fn unexpected(head: &Head) -> Failure {
+    let status = head.status;
+    let detail = match (&head.location, &head.encoding) {
+        (Some(location), _) if (300..400).contains(&status) => {
+            format!("{status} redirect to '{location}', which is not followed: use that address")
+        }
+        (_, Some(encoding)) => {
+            format!("{status} with content-encoding '{encoding}', which was not asked for")
+        }
+        _ => format!("{status} '{}' where an event stream was due", head.content_type),
+    };
+    Failure::new(FailureClass::UnexpectedAnswer, detail)
+}
+
+/// True if a stream that was cut in its first event can have begun so.
+fn begins_like_events(start: &[u8]) -> bool {
+    const FIELDS: [&[u8]; 7] = [b"data", b"event", b"id", b"retry", b":", b"\r", b"\n"];
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    FIELDS.iter().any(|field| {
+        let known = start.len().min(field.len());
+        start[..known] == field[..known]
+    })
 }
 
 fn malformed(error: crate::http::answer::Malformed) -> Failure {
@@ -563,6 +623,9 @@ fn take_event(
     if data == b"[DONE]" {
         *done = true;
         return Ok(());
+    }
+    if event.event == b"error" {
+        return Err(Failure::new(FailureClass::ErrorInStream, chunk::error_message(data)));
     }
     let meaning = chunk::meaning(data, usual).map_err(|problem| {
         let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();

@@ -87,6 +87,52 @@ fn an_answer_that_is_no_stream_is_not_measured() {
     check(&ask(address, false), FailureClass::UnexpectedAnswer, "event stream was due");
     let (address, _) = scripted(|stream| whole(stream, "302 Found", "text/html", ""));
     check(&ask(address, false), FailureClass::UnexpectedAnswer, "302");
+    let (address, _) = scripted(|stream| whole(stream, "200 OK", "text/html", "<html>sign in"));
+    check(&ask(address, false), FailureClass::UnexpectedAnswer, "'text/html' where an event");
+    let (address, _) = scripted(|stream| answered(stream, "content-encoding: gzip", "\x1f\x08"));
+    check(&ask(address, false), FailureClass::UnexpectedAnswer, "content-encoding 'gzip'");
+    let (address, _) = scripted(|stream| {
+        use std::io::Write;
+        let _ = stream.write_all(
+            b"HTTP/1.1 308 Permanent Redirect\r\nlocation: /v2/\r\ncontent-length: 0\r\n\r\n",
+        );
+        Then::Keep
+    });
+    check(&ask(address, false), FailureClass::UnexpectedAnswer, "308 redirect to '/v2/'");
+}
+
+/// An event stream of known length with one more header.
+fn answered(stream: &mut TcpStream, header: &str, body: &str) -> Then {
+    use std::io::Write;
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{header}\r\ncontent-length: {length}"
+    );
+    let _ = write!(stream, "{head}\r\n\r\n{body}");
+    Then::Keep
+}
+
+#[test]
+fn what_comes_after_the_last_event_is_nobodys_concern() {
+    // Open until the connection closes, which it never does; without the end of its chunked body;
+    // reset in place of that end.
+    const OPEN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (head, then) in [(OPEN, Then::Hang), (CHUNKED, Then::Hang), (CHUNKED, Then::Reset)] {
+        let (address, _) = scripted(move |stream| {
+            use std::io::Write;
+            let body = format!("data: {TOKEN}\n\ndata: {FINISH}\n\ndata: [DONE]\n\n");
+            let _ = match head {
+                OPEN => write!(stream, "{head}{body}"),
+                _ => write!(stream, "{head}{:x}\r\n{body}\r\n", body.len()),
+            };
+            then
+        });
+        let record = ask(address, false);
+        assert_eq!(record.outcome, Outcome::Finished("stop".into()), "{then:?} after {head}");
+        assert_eq!(record.output.chunks, 1);
+    }
 }
 
 #[test]
@@ -150,6 +196,8 @@ fn nonsense_is_malformed_wherever_it_stands() {
         Then::Hang
     });
     check(&ask(address, false), FailureClass::Malformed, "no HTTP/1 answer but '220 mail.example");
+    let (address, _) = scripted(|stream| answered(stream, "x: y", "\0\u{1}nonsense\n\n\n\n"));
+    check(&ask(address, false), FailureClass::Malformed, "no event stream but '\\0");
 }
 
 #[test]
@@ -158,6 +206,12 @@ fn an_error_inside_the_stream_is_a_failure_with_its_message() {
         events(stream, &[TOKEN, r#"{"error":{"message":"engine died"}}"#, "[DONE]"])
     });
     check(&ask(address, false), FailureClass::ErrorInStream, "engine died");
+    let body = format!("data: {TOKEN}\n\nevent: error\ndata: {{\"message\":\"gone\"}}\n\n");
+    let (address, _) = scripted(move |stream| answered(stream, "x: y", &body));
+    check(&ask(address, false), FailureClass::ErrorInStream, "gone");
+    let old = r#"{"object":"error","message":"too old","code":500}"#;
+    let (address, _) = scripted(move |stream| events(stream, &[TOKEN, old, "[DONE]"]));
+    check(&ask(address, false), FailureClass::ErrorInStream, "too old");
 }
 
 #[test]

@@ -5,6 +5,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::server::{FINISH, TOKEN, events, serve, whole};
 
 fn browser() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("CHROMIUM") {
@@ -32,12 +35,17 @@ fn rendered(browser: &Path, page: &Path) -> String {
 }
 
 fn report(name: &str, args: &[&str]) -> (PathBuf, String) {
+    let virtual_run =
+        ["--simulate", "builtin:models", "-m", "qwen-mock-batched", "--input-tokens", "512"];
+    written(name, &[&virtual_run, args].concat())
+}
+
+fn written(name: &str, args: &[&str]) -> (PathBuf, String) {
     let folder = std::env::temp_dir().join(format!("llmsim-bench-page-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let page = folder.join(name);
     let out = Command::new(env!("CARGO_BIN_EXE_llmsim-bench"))
-        .args(["--simulate", "builtin:models", "-m", "qwen-mock-batched", "--quiet"])
-        .args(["--input-tokens", "512", "--max-tokens", "64", "--html"])
+        .args(["--quiet", "--max-tokens", "64", "--html"])
         .arg(&page)
         .args(args)
         .output()
@@ -48,7 +56,11 @@ fn report(name: &str, args: &[&str]) -> (PathBuf, String) {
 }
 
 fn check(name: &str, args: &[&str], titles: &[&str], charts: usize) {
-    let (page, text) = report(name, args);
+    check_page(&report(name, args), titles, charts);
+}
+
+/// What the page draws; `None` without a browser.
+fn check_page((page, text): &(PathBuf, String), titles: &[&str], charts: usize) -> Option<String> {
     let loads = ["src=\"", "href=\"", "@import", "url(", "fetch("];
     for load in loads {
         assert!(!text.contains(load), "the page loads something: {load}");
@@ -56,9 +68,9 @@ fn check(name: &str, args: &[&str], titles: &[&str], charts: usize) {
     let Some(browser) = browser() else {
         assert!(std::env::var_os("LLMSIM_REQUIRE_BROWSER").is_none(), "no browser found");
         eprintln!("no browser found: the page was written but not opened");
-        return;
+        return None;
     };
-    let dom = rendered(&browser, &page);
+    let dom = rendered(&browser, page);
     assert!(dom.contains("data-ready=\"yes\""), "the script did not come to its end:\n{dom}");
     for title in titles {
         assert!(dom.contains(&format!("<h2>{title}</h2>")), "no section '{title}'");
@@ -67,6 +79,55 @@ fn check(name: &str, args: &[&str], titles: &[&str], charts: usize) {
     let drawn = drawn.expect("a main part");
     assert_eq!(drawn.matches("<svg").count(), charts);
     assert!(!drawn.contains("NaN") && !drawn.contains("undefined"), "a figure is missing");
+    Some(drawn.to_owned())
+}
+
+/// Every fourth request is refused, and the next two keep the goal of 500 ms: before the fourth
+/// the server waits for longer. It says that its engine scheduled the tokens 2 and 4 ms after the
+/// request had come.
+#[test]
+fn failures_goodput_and_the_servers_clock_are_shown() {
+    const METRICS: &str = r#"{"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":2},
+        "metrics":{"queued_time":0.001,"first_token_scheduled":0.002,"first_token_released":0.0025,
+        "first_token_sent":0.0025,"last_token_scheduled":0.004,"last_token_released":0.0045}}"#;
+    let metrics = METRICS.replace('\n', "");
+    let asked = AtomicU32::new(0);
+    let address = serve(move |_, _, stream| {
+        match asked.fetch_add(1, Ordering::SeqCst) % 4 {
+            0 => return whole(stream, "503 Service Unavailable", "text/plain", "busy"),
+            1 | 2 => {}
+            _ => std::thread::sleep(std::time::Duration::from_millis(600)),
+        }
+        events(stream, &[TOKEN, TOKEN, FINISH, &metrics, "[DONE]"])
+    });
+    let url = format!("http://{address}/v1");
+    let page = written(
+        "live.html",
+        &["--url", &url, "-m", "x", "-n", "16", "--warmup", "0", "--goodput", "ttft:500"]
+            .into_iter()
+            .chain(["--concurrency", "1", "--no-server-metrics"])
+            .collect::<Vec<_>>(),
+    );
+    let titles = ["Request by request", "Slowest requests", "Latency"];
+    let Some(drawn) = check_page(&page, &titles, 4) else { return };
+    for shown in [
+        // 12 of 16 were answered, so the 99th percentile with failures is infinite, the median not.
+        "TTFT p99 with failures",
+        "+∞",
+        "with failures as infinitely late",
+        // Two of each four, 8 of 16.
+        "goodput: 50% of sent",
+        "Goodput: 8 of 16 sent (50%)",
+        "kept TTFT ≤ 500.00 ms",
+        "<td>First token scheduled by the engine</td><td>12</td><td>2 ms</td>",
+        "<td>Last token scheduled by the engine</td><td>12</td><td>4 ms</td>",
+        "<td>Delivery of the first token</td><td>12</td>",
+        "<th>first released</th><th>first sent</th><th>first received</th><th>delivery</th>",
+        "class=\"clock\"",
+        "scheduled by the engine",
+    ] {
+        assert!(drawn.contains(shown), "'{shown}' is not on the page");
+    }
 }
 
 #[test]

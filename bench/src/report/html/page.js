@@ -95,6 +95,13 @@
   // ---- the sections --------------------------------------------------------------------------
   const cell = (f, row, column) => (f.table.find((r) => r.name === row) || { cells: [] }).cells[column];
 
+  const withFailures = (f, row) => (f.table.find((r) => r.name === row) || {}).with_failures;
+  const orInfinite = (ms) => ms === null ? "+∞" : time(ms);
+  /** A table of texts; the first row is its head. */
+  const table = (head, rows) => el("table", {},
+    el("thead", {}, el("tr", {}, ...head.map((n) => el("th", {}, n)))),
+    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((c) => el("td", {}, c))))));
+
   const tiles = (f) => {
     const tile = (value, name, bad) => {
       const b = el("b", bad ? { class: "bad" } : {}, value);
@@ -110,6 +117,8 @@
       tile(number(f.output_tokens_per_s, 0), "output tokens/s"),
       tile(`${number(f.completed)} / ${number(f.planned)}`, "completed of planned"),
       tile(number(f.failed), "failed", f.failed > 0),
+      ...(withFailures(f, "TTFT") ? [tile(orInfinite(withFailures(f, "TTFT")[1]), "TTFT p99 with failures", true)] : []),
+      ...(f.goodput ? [tile(`${number(f.goodput.per_s)} /s`, `goodput: ${number(f.goodput.share_of_sent * 100, 1)}% of sent`)] : []),
       ...(data.is_virtual ? [] : [error ? tile("± " + time(error.ttft_added.p99_ms), "client's own TTFT error, p99")
             : tile(time(f.loop_lag_p99_ms), "client loop lag p99", f.client_late)]));
   };
@@ -130,21 +139,22 @@
 
   const latencyTable = (f) => {
     const names = ["mean", "min", "p50", "p90", "p95", "p99", "max"];
-    const withFailures = f.table.some((r) => r.infinite_p99 !== null);
+    const anyFailed = f.table.some((r) => r.with_failures);
     const head = el("tr", {}, el("th", {}, "latency"), ...names.map((n) => el("th", {}, n)));
-    if (withFailures) head.append(el("th", {}, "p99 with failures"));
+    if (anyFailed) for (const p of ["p50", "p99"]) head.append(el("th", {}, `${p} with failures`));
     const rows = f.table.map((r) => {
       const row = el("tr", {}, el("td", {}, r.name + " ", el("small", {}, r.note)),
         ...r.cells.map((c) => el("td", {}, time(c))));
-      if (withFailures) {
-        row.append(el("td", {}, r.infinite_p99 === null ? "" : r.infinite_p99 ? "+∞" : "finite"));
-      }
+      if (anyFailed) for (const i of [0, 1]) row.append(el("td", {}, r.with_failures ? orInfinite(r.with_failures[i]) : ""));
       return row;
     });
     return card("Latency", f.open
       ? "An open loop: the headline counts from the scheduled send, so waiting for a slot is in it."
       : "A closed loop: a slow server is offered less load, and queueing does not show.",
-      el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
+      el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)),
+      ...(anyFailed ? [el("div", { class: "soft" }, "With failures: each failed request counts as infinitely late.")] : []),
+      ...(f.goodput ? [el("div", { class: "soft" }, `Goodput: ${number(f.goodput.good)} of ${number(f.sent)} sent `
+        + `(${number(f.goodput.share_of_sent * 100, 1)}%), ${number(f.goodput.per_s)} requests/s, kept ${f.goodput.goals}.`)] : []));
   };
 
   const serverTable = (f) => {
@@ -157,6 +167,10 @@
       el("table", {}, el("thead", {}, el("tr", {}, ...["", "client", "server", "simulated", "delivery"]
         .map((n) => el("th", {}, n)))), el("tbody", {}, ...rows)));
   };
+
+  const joinedTable = (f) => f.joined.length ? card("Request by request",
+    "Each request here joined with what the server says of the same one. Delivery has both ways of the network in it.",
+    table(["", "joined", "p50", "p90", "p99", "max"], f.joined.map((r) => [r.name, number(r.n), ...r.cells.map(time)]))) : null;
 
   const overTime = (f) => {
     const xMax = f.duration_s;
@@ -199,7 +213,9 @@
     if (points.length < 2) return null;
     const xMax = axis(points[points.length - 1][0]);
     const marks = [0, 50, 90, 99, 99.9, 99.99].filter((p) => axis(p) <= xMax + 1e-9);
-    const yMax = Math.max(...points.map((p) => Math.max(p[1], p[2] ?? 0)));
+    const failing = points.filter((p) => p[3] !== null);
+    const anyFailed = Boolean(withFailures(f, "TTFT"));
+    const yMax = Math.max(...points.map((p) => Math.max(p[1], p[2] ?? 0, p[3] ?? 0)));
     const chart = frame(260, { xTicks: marks.map(axis), xMax, xLabel: "percentile (as far as there are values enough)",
       xText: (t) => "p" + number(100 * (1 - 10 ** -t), 3), yTicks: nice(yMax), yLabel: "TTFT, ms" });
     chart.root.append(line(points.map((p) => [chart.x(axis(p[0])), chart.y(p[1])]), "--main"));
@@ -207,17 +223,23 @@
       chart.root.append(line(points.filter((p) => p[2] !== null)
         .map((p) => [chart.x(axis(p[0])), chart.y(p[2])]), "--second", { "stroke-dasharray": "6 4" }));
     }
+    if (failing.length > 1) {
+      chart.root.append(line(failing.map((p) => [chart.x(axis(p[0])), chart.y(p[3])]), "--bad"));
+    }
     const cover = svg("rect", { x: LEFT, y: TOP, width: W - LEFT - RIGHT, height: 260 - TOP - BOTTOM, fill: "transparent" });
     hover(cover, (event) => {
       const box = chart.root.getBoundingClientRect();
       const at = ((event.clientX - box.left) / box.width * W - LEFT) / (W - LEFT - RIGHT) * xMax;
       const p = points.reduce((a, b) => Math.abs(axis(b[0]) - at) < Math.abs(axis(a[0]) - at) ? b : a);
-      return `p${number(p[0], 3)}\n${time(p[1])}` + (p[2] === null ? "" : `\nraw ${time(p[2])}`);
+      return `p${number(p[0], 3)}\n${time(p[1])}` + (p[2] === null ? "" : `\nraw ${time(p[2])}`)
+        + (anyFailed ? `\nwith failures ${orInfinite(p[3])}` : "");
     });
     chart.root.append(cover);
-    return card("Percentile spectrum of TTFT", "Where the two lines part, requests waited before they were sent.",
-      f.open ? legend(["--main", "from the scheduled send"], ["--second", "raw, from the actual send"])
-             : legend(["--main", "from the send"]), chart.root);
+    return card("Percentile spectrum of TTFT",
+      (f.open ? "Where the two lines part, requests waited before they were sent." : "")
+        + (anyFailed ? " The line with failures ends where it becomes infinite." : ""),
+      legend(...(f.open ? [["--main", "from the scheduled send"], ["--second", "raw, from the actual send"]]
+        : [["--main", "from the send"]]), ...(anyFailed ? [["--bad", "with failures as infinitely late"]] : [])), chart.root);
   };
 
   const waterfalls = (f) => {
@@ -237,15 +259,54 @@
       bar(w.queue_ms, w.first_ms ?? w.last_ms, "--main");
       if (w.first_ms !== null) bar(w.first_ms, w.last_ms, "--third", 0.65);
       if (w.longest_gap_ms > 0) bar(w.longest_gap_at_ms, w.longest_gap_at_ms + w.longest_gap_ms, "--third");
+      // The server's instants: scheduled by its engine, and released; the bar's ends are the arrivals.
+      const s = w.server;
+      for (const [at, color] of s ? [...(s.scheduled_ms ?? []).map((t) => [t, "--ink"]), ...s.released_ms.map((t) => [t, "--bad"])] : []) {
+        if (at === null) continue;
+        chart.root.append(svg("line", { class: "clock", x1: chart.x(at), x2: chart.x(at), y1: y - 2, y2: y + 16,
+          stroke: `var(${color})`, "stroke-width": 1.5 }));
+      }
       chart.root.append(svg("text", { x: LEFT - 8, y: y + 12, "text-anchor": "end" }, "#" + w.index));
       const cover = svg("rect", { x: 0, y: y - 5, width: W, height: rowHeight, fill: "transparent" });
       hover(cover, `request ${w.index}, scheduled at ${number(w.scheduled_s)} s\nwaited ${time(w.queue_ms)}`
         + `\nfirst token at ${time(w.first_ms)}\nlast at ${time(w.last_ms)}, ${w.tokens} tokens`
-        + `\nlongest gap ${time(w.longest_gap_ms)}\n${w.outcome}`);
+        + `\nlongest gap ${time(w.longest_gap_ms)}\n${w.outcome}`
+        + (s ? `\ndelivery of the first token ${time(s.delivery_ms[0])}, of the last ${time(s.delivery_ms[1])}` : ""));
       chart.root.append(cover);
     });
-    return card("Slowest requests", "From the scheduled send; the darkest stretch of a decode is its longest gap.",
-      legend(["--second", "waited for a slot"], ["--main", "to the first token"], ["--third", "decode"]), chart.root);
+    const told = f.slowest.some((w) => w.server), clock = f.slowest.some((w) => w.server?.scheduled_ms);
+    const head = ["request", "waited", ...(told ? ["queued there"] : [])];
+    for (const which of ["first", "last"]) {
+      head.push(...(clock ? [`${which} scheduled`] : []), ...(told ? [`${which} released`] : []),
+        ...(clock && which === "first" ? ["first sent"] : []), `${which} received`, ...(told ? ["delivery"] : []));
+    }
+    const rows = f.slowest.map((w) => {
+      const s = w.server, cells = ["#" + w.index, time(w.queue_ms), ...(told ? [time(s?.queued_ms)] : [])];
+      [w.first_ms, w.first_ms === null ? null : w.last_ms].forEach((received, i) => {
+        cells.push(...(clock ? [time(s?.scheduled_ms?.[i])] : []), ...(told ? [time(s?.released_ms[i])] : []),
+          ...(clock && i === 0 ? [time(s?.first_sent_ms)] : []), time(received), ...(told ? [time(s?.delivery_ms[i])] : []));
+      });
+      return [...cells, number(w.tokens), w.outcome];
+    });
+    return card("Slowest requests", "From the scheduled send; the darkest stretch of a decode is its longest gap."
+      + (told ? " The server's clock is laid from the actual send: delivery is what was beyond its sending of the first token and its release of the last." : ""),
+      legend(["--second", "waited for a slot"], ["--main", "to the first token"], ["--third", "decode"],
+        ...(clock ? [["--ink", "scheduled by the engine"]] : []), ...(told ? [["--bad", "released by the server"]] : [])),
+      chart.root, table([...head, "tokens", "outcome"], rows));
+  };
+
+  const sweepTable = () => {
+    const goals = data.levels.some((l) => l.figures?.goodput);
+    const head = ["level", "requests/s", "output tokens/s", "TTFT p50", "TTFT p99", "p99 with failures", "E2E p50", "failed",
+      ...(goals ? ["goodput/s", "good of sent"] : [])];
+    return table(head, data.levels.map((l) => {
+      const f = l.figures;
+      if (!f) return [l.name, ...head.slice(1).map(() => "–")];
+      const failed = withFailures(f, "TTFT"), good = f.goodput;
+      return [l.name, number(f.requests_per_s), number(f.output_tokens_per_s, 0), time(cell(f, "TTFT", 2)), time(cell(f, "TTFT", 5)),
+        failed ? orInfinite(failed[1]) : time(cell(f, "TTFT", 5)), time(cell(f, "E2E", 2)), number(f.failed),
+        ...(goals ? [number(good?.per_s), good ? number(good.share_of_sent * 100, 1) + "%" : "–"] : [])];
+    }));
   };
 
   const sweep = () => {
@@ -271,13 +332,15 @@
       for (const r of rows) {
         if (of(r) === null) continue;
         const dot = svg("circle", { cx: chart.x(r.x), cy: y(of(r)), r: 4.5, fill: `var(${color})` });
-        hover(dot, `${r.name}\nTTFT p50 ${time(p50(r))}, p99 ${time(p99(r))}\n${number(r.f.output_tokens_per_s, 0)} output tokens/s\n${r.f.failed} failed`);
+        hover(dot, `${r.name}\nTTFT p50 ${time(p50(r))}, p99 ${time(p99(r))}\n${number(r.f.output_tokens_per_s, 0)} output tokens/s\n${r.f.failed} failed`
+          + (r.f.goodput ? `\ngoodput ${number(r.f.goodput.per_s)}/s` : ""));
         chart.root.append(dot);
       }
     }
     return card("Sweep", "The knee is the level of the greatest power: throughput over mean response time. "
       + "Beyond it latency grows faster than throughput." + (knee ? "" : " This sweep ends before it."),
-      legend(["--main", "TTFT p99"], ["--second", "TTFT p50"], ["--third", "output tokens/s (right axis)"]), chart.root);
+      legend(["--main", "TTFT p99"], ["--second", "TTFT p50"], ["--third", "output tokens/s (right axis)"]), chart.root,
+      sweepTable());
   };
 
   const foot = () => {
@@ -299,7 +362,7 @@
     if (level.figures) {
       const f = level.figures;
       parts.push(el("p", { class: "soft" }, level.load), tiles(f), banner(f), overTime(f), spectrum(f),
-        latencyTable(f), serverTable(f), waterfalls(f));
+        latencyTable(f), serverTable(f), joinedTable(f), waterfalls(f));
     }
     body.replaceChildren(...parts.filter(Boolean));
     for (const button of document.querySelectorAll("nav button")) {
