@@ -141,7 +141,7 @@
     const names = ["mean", "min", "p50", "p90", "p95", "p99", "max"];
     const anyFailed = f.table.some((r) => r.with_failures);
     const head = el("tr", {}, el("th", {}, "latency"), ...names.map((n) => el("th", {}, n)));
-    if (anyFailed) for (const p of ["p50", "p99"]) head.append(el("th", {}, `${p} with failures`));
+    if (anyFailed) for (const p of ["p50", "p99"]) head.append(el("th", {}, `${p} w/ failed`));
     const rows = f.table.map((r) => {
       const row = el("tr", {}, el("td", {}, r.name + " ", el("small", {}, r.note)),
         ...r.cells.map((c) => el("td", {}, time(c))));
