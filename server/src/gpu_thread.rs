@@ -353,6 +353,8 @@ struct Pause {
     lateness: [u32; Pause::SAMPLES],
     taken: usize,
     last_deadline: SimTime,
+    /// From the deadline before it to the last one.
+    period: SimSpan,
     switches: u64,
 }
 
@@ -375,6 +377,7 @@ impl Pause {
             lateness: [0; Self::SAMPLES],
             taken: 0,
             last_deadline: SimTime::ZERO,
+            period: SimSpan::ZERO,
             switches: 0,
         }
     }
@@ -384,10 +387,7 @@ impl Pause {
             sleep(inbox, None);
             return;
         };
-        let period = deadline.saturating_since(self.last_deadline);
-        self.last_deadline = deadline;
-        // At most 2 % of a step is spun away.
-        let margin = self.margin.min(SimSpan::from_ns(period.as_ns() / 50));
+        let margin = self.margin_before(deadline);
         loop {
             let now = clock.now();
             if now >= deadline || !inbox.is_quiet() {
@@ -407,6 +407,16 @@ impl Pause {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    /// How long before a deadline the sleep ends: at most 2 % of a step is spun away. Orders that
+    /// come during a step interrupt the wait for its end, and do not make it another step.
+    fn margin_before(&mut self, deadline: SimTime) -> SimSpan {
+        if deadline != self.last_deadline {
+            self.period = deadline.saturating_since(self.last_deadline);
+            self.last_deadline = deadline;
+        }
+        self.margin.min(SimSpan::from_ns(self.period.as_ns() / 50))
     }
 
     fn learn(&mut self, late: SimSpan) {
@@ -445,6 +455,20 @@ fn sleep(inbox: &Inbox, time: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_into_which_orders_come_ends_as_exactly_as_any_other() {
+        let at = |ms: u64| SimTime::ZERO + SimSpan::from_ms(ms);
+        let mut pause = Pause::new(Spin::Auto);
+        pause.margin_before(at(1_000));
+        // A step of 4 ms: 2 % are 80 us, less than the 100 us that a sleep is not trusted with.
+        assert_eq!(pause.margin_before(at(1_004)), SimSpan::from_us(80));
+        // The wait for the same deadline, begun anew after each of three orders.
+        for _ in 0..3 {
+            assert_eq!(pause.margin_before(at(1_004)), SimSpan::from_us(80));
+        }
+        assert_eq!(pause.margin_before(at(1_024)), SimSpan::from_us(100));
+    }
 
     #[test]
     fn an_address_survives_being_a_job_id() {
