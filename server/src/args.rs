@@ -4,6 +4,8 @@
 //! beats its variable, and an empty variable counts as unset. The invariant: [`Settings`] are
 //! complete and valid, so that the server starts with all of them or not at all.
 
+mod admin;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -14,6 +16,8 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use llmsim_engine::config::Config;
 
+pub use self::admin::Admin;
+use self::admin::AdminAddress;
 use crate::commands;
 use crate::tls::Identity;
 
@@ -66,6 +70,8 @@ pub struct Settings {
     pub metrics: MetricsSettings,
     /// `--tls-cert` and `--tls-key`: with them, HTTPS is spoken and nothing else.
     pub tls: Option<Identity>,
+    /// `--admin` and `--admin-address`.
+    pub admin: Admin,
     /// `--api-key`: what clients must show under `/v1`; nothing if there are none.
     pub api_keys: ApiKeys,
 }
@@ -114,6 +120,8 @@ pub struct Files {
     pub models: String,
     /// `--responses`.
     pub responses: String,
+    /// `--faults`.
+    pub faults: Option<String>,
 }
 
 /// Threads and where they run.
@@ -324,6 +332,15 @@ struct LowArgs {
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     tls_key: Option<PathBuf>,
 
+    /// Serve /admin, where failures on purpose can be read and set while the server runs
+    #[arg(long, help_heading = "Network")]
+    admin: bool,
+
+    /// Serve /admin, and there only: an address and a port [default: with all else]
+    /// [LLM_SIM_ADMIN_ADDRESS]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    admin_address: Option<AdminAddress>,
+
     /// Open connections, above which new ones are refused [default: 16384] [LLM_SIM_MAX_CONNECTIONS]
     #[arg(long, value_name = "N", help_heading = "Network")]
     max_connections: Option<Count>,
@@ -425,6 +442,11 @@ struct LowFiles {
     /// What they answer [default: builtin:responses] [LLM_SIM_RESPONSES]
     #[arg(long, value_name = "FILE")]
     responses: Option<String>,
+
+    /// What goes wrong on purpose, beside what `faults:` of the models says: docs/faults.md
+    /// [LLM_SIM_FAULTS]
+    #[arg(long, value_name = "FILE")]
+    faults: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -576,6 +598,8 @@ impl Settings {
                 .map_or(usual.fidelity_window, |time| time.0),
         };
         let api_keys = from.api_keys(low.api_keys)?;
+        let address = from.or_variable(low.admin_address, "LLM_SIM_ADMIN_ADDRESS")?;
+        let admin = Admin::of(low.admin, address);
         let tls = from.tls(low.tls_cert, low.tls_key)?;
         let host = from.or_variable(low.host, "LLM_SIM_HOST")?.unwrap_or("0.0.0.0".to_owned());
         let port = from.or_variable(low.port, "LLM_SIM_PORT")?.unwrap_or(8080);
@@ -595,6 +619,7 @@ impl Settings {
             summary,
             metrics,
             tls,
+            admin,
             api_keys,
         })
     }
@@ -666,7 +691,9 @@ impl Flags<'_> {
     fn files(&self, typed: LowFiles) -> Result<Files, Mistake> {
         let models = self.or_variable(typed.models, "LLM_SIM_MODELS")?;
         let responses = self.or_variable(typed.responses, "LLM_SIM_RESPONSES")?;
+        let faults = self.or_variable(typed.faults, "LLM_SIM_FAULTS")?;
         Ok(Files {
+            faults,
             models: models.unwrap_or_else(|| "builtin:models".to_owned()),
             responses: responses.unwrap_or_else(|| "builtin:responses".to_owned()),
         })
@@ -723,7 +750,7 @@ macro_rules! from_text_as_parsed {
     )*};
 }
 
-from_text_as_parsed!(Count, Samples, Time, CpuSet, MetricFamilies);
+from_text_as_parsed!(AdminAddress, Count, Samples, Time, CpuSet, MetricFamilies);
 
 /// At least one of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

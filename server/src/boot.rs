@@ -20,16 +20,17 @@ use llmsim_engine::units::SimSpan;
 use crate::args::{ApiKeys, IoDriver, Pinning, Priority, Settings};
 use crate::clock::{self, Clock};
 use crate::drain::{self, Control};
+use crate::faults::Faults;
 use crate::gate::{Gate, Unavailable};
-use crate::gpu_thread::{GpuThread, Seat};
+use crate::gpu_thread::{GpuThread, Seat, Troubles};
 use crate::helper;
 use crate::io_thread::{Door, IoThread, build_runtime};
 use crate::journal;
-use crate::metrics::observatory::{Driver, Observatory, Observed};
+use crate::metrics::observatory::{Driver, Observatory, Observed, Shards};
 use crate::metrics::record::{GpuGauges, GpuShard, IoShard};
 use crate::metrics::{self, Totals};
 use crate::ring::{Inbox, reports};
-use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
+use crate::served::{Down, Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
 use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
 use crate::tls::Tls;
@@ -54,6 +55,8 @@ pub struct Server {
     stop_observer: Arc<AtomicBool>,
     /// In the order of the configuration.
     gpu_gauges: Vec<(String, Arc<GpuGauges>)>,
+    /// Gates behind the shared one that are of single replicas.
+    replica_gates: usize,
 }
 
 /// Why a server did not start.
@@ -136,18 +139,23 @@ impl Server {
             .collect();
         let gpu_shards: Vec<_> =
             topology.gpu.iter().map(|_| Arc::new(GpuShard::default())).collect();
+        let faults =
+            Arc::new(Faults::new(settings.config.faults.clone(), settings.config.models.clone()));
         let observatory = Arc::new(Observatory::new(
             clock,
             &settings.config.models,
             observed.seats,
-            io_shards.clone(),
-            gpu_shards.clone(),
+            Shards { io: io_shards.clone(), gpu: gpu_shards.clone() },
             settings.metrics.clone(),
             settings.summary,
+            Arc::clone(&faults),
         ));
         let connections = connection_limit(settings.limits.max_connections, open_files.soft);
+        let config = settings.config;
+        let downs: Arc<[Arc<Down>]> = places.iter().map(|_| Arc::new(Down::default())).collect();
+        let mut timelines = faults.disturbances(&faults.plan()).into_iter();
         let served = Arc::new(serve(
-            settings.config,
+            config,
             &places,
             &topology,
             Limits {
@@ -160,16 +168,41 @@ impl Server {
             },
             settings.api_keys,
             Arc::clone(&observatory.sleepers),
+            Failing {
+                faults: Arc::clone(&faults),
+                downs: Arc::clone(&downs),
+                has_admin: settings.admin.is_on && settings.admin.address.is_none(),
+            },
         ));
-        let of_gates: Vec<Arc<Served>> = std::iter::once(Arc::clone(&served))
+        let replica_gates = gates.len() - 1;
+        let mut of_gates: Vec<Arc<Served>> = std::iter::once(Arc::clone(&served))
             .chain((1..gates.len()).map(|gate| Arc::new(served.only(gate - 1))))
             .collect();
+        if let Some((host, port)) = settings.admin.address.as_ref().filter(|_| settings.admin.is_on)
+        {
+            gates.push(Gate::bind(host, *port, "--admin-address")?);
+            of_gates.push(Arc::new(served.with_admin()));
+        }
 
         let doors: Vec<Arc<Door>> = topology.io.iter().map(|_| Arc::new(Door::new())).collect();
         let control = Arc::new(Control::new(doors.clone()));
         let inboxes: Vec<Arc<Inbox>> =
             topology.gpu.iter().map(|_| Arc::new(Inbox::new())).collect();
         let is_realtime = settings.threads.priority == Priority::Realtime;
+
+        let timed = places.iter().zip(downs.iter()).filter(|(place, _)| !place.is_here);
+        let mut troubles: Vec<Option<Troubles>> = timed
+            .map(|(gpu, down)| {
+                let model = served.models[gpu.model].name.clone();
+                Some(Troubles {
+                    timeline: timelines.next().unwrap_or_default().into(),
+                    name: format!("{model}/{}", gpu.replica),
+                    model,
+                    faults: Arc::clone(&faults),
+                    down: Arc::clone(down),
+                })
+            })
+            .collect();
 
         // GPU threads, and the rings from them to the I/O threads.
         let mut rings: Vec<Vec<_>> = doors.iter().map(|_| Vec::new()).collect();
@@ -190,6 +223,7 @@ impl Server {
                     Recorder::new(Arc::clone(&observed.gpus[gpu])),
                     journals[gpu].take(),
                     taps[gpu].take(),
+                    troubles[gpu].take().expect("a GPU has one seat"),
                 )
             };
             let gpu_thread = GpuThread {
@@ -289,6 +323,7 @@ impl Server {
             observer: None,
             stop_observer: Arc::default(),
             gpu_gauges,
+            replica_gates,
         };
         let is_auto = settings.threads.io_driver == IoDriver::Auto;
         for built in drivers.iter().take(server.io_threads.len()) {
@@ -322,6 +357,9 @@ impl Server {
             }
             let address = gate.address();
             boot_log.push(match places.get(usize::from(number).wrapping_sub(1)) {
+                _ if usize::from(number) > replica_gates => {
+                    format!("listening on {scheme}://{address} for /admin too")
+                }
                 None => format!("listening on {scheme}://{address}"),
                 Some(Gpu { model, replica, .. }) => {
                     let name = &served.models[*model].name;
@@ -342,7 +380,12 @@ impl Server {
     /// Where single replicas listen, in the order of the configuration; empty without
     /// `--port-per-replica`.
     pub fn replica_addresses(&self) -> Vec<SocketAddr> {
-        self.gates.iter().skip(1).map(Gate::address).collect()
+        self.gates.iter().skip(1).take(self.replica_gates).map(Gate::address).collect()
+    }
+
+    /// Where `/admin` is, if it has an address of its own.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.gates.get(1 + self.replica_gates).map(Gate::address)
     }
 
     /// What a person should know about this start, a line each.
@@ -498,6 +541,7 @@ fn serve(
     limits: Limits,
     api_keys: ApiKeys,
     sleepers: Arc<Sleepers>,
+    failing: Failing,
 ) -> Served {
     let on_threads: Vec<usize> = (0..places.len()).filter(|&at| !places[at].is_here).collect();
     let mut homes = vec![None; places.len()];
@@ -531,7 +575,17 @@ fn serve(
         vocabulary: Arc::default(),
         adapters: Arc::default(),
         stored: Arc::default(),
+        faults: failing.faults,
+        downs: failing.downs,
+        has_admin: failing.has_admin,
     }
+}
+
+/// What [`serve`] is told of failures.
+struct Failing {
+    faults: Arc<Faults>,
+    downs: Arc<[Arc<Down>]>,
+    has_admin: bool,
 }
 
 fn describe(
@@ -556,6 +610,9 @@ fn describe(
         0 => {}
         1 => log.push("API keys: 1, needed under /v1".to_owned()),
         many => log.push(format!("API keys: {many}, one of them needed under /v1")),
+    }
+    for rule in &settings.config.faults.rules {
+        log.push(format!("fault: {}", rule.text));
     }
     for model in &settings.config.models {
         let engine = match &model.engine {

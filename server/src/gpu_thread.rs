@@ -5,21 +5,25 @@
 //! next deadline. The invariant: it never waits for anyone but the clock and its inbox, so that
 //! simulated step times are exact whatever the clients do; being late shows only as lag.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use llmsim_engine::faults::Timed;
 use llmsim_engine::observe::{Recorder, Submitted};
 use llmsim_engine::record::Note;
 use llmsim_engine::sim::scheduler::{Recording, StepLog};
-use llmsim_engine::sim::{Engine, Event, Job, Verdict};
+use llmsim_engine::sim::{Disturbance, Engine, Event, Job, NORMAL, Verdict};
 use llmsim_engine::units::{JobId, SimSpan, SimTime};
 
 use crate::args::Spin;
 use crate::clock::Clock;
+use crate::faults::Faults;
 use crate::journal::SeatJournal;
 use crate::lobby::Lobby;
 use crate::metrics::record::{GpuGauges, GpuShard};
 use crate::ring::{Inbox, Order, Report, Reporter};
+use crate::served::Down;
 use crate::step_writer::Tap;
 use crate::sys;
 
@@ -81,6 +85,20 @@ pub(crate) struct Seat {
     is_changed: bool,
     journal: Option<SeatJournal>,
     tap: Option<Tap>,
+    troubles: Troubles,
+}
+
+/// What is to befall a simulated GPU, and who hears of it.
+#[derive(Debug)]
+pub(crate) struct Troubles {
+    /// In order of time.
+    pub(crate) timeline: VecDeque<Timed>,
+    /// As the log names the GPU.
+    pub(crate) model: String,
+    pub(crate) name: String,
+    pub(crate) faults: Arc<Faults>,
+    /// Until when it takes no requests, for those who deal them out.
+    pub(crate) down: Arc<Down>,
 }
 
 impl Seat {
@@ -97,6 +115,7 @@ impl Seat {
         mut recorder: Recorder,
         journal: Option<SeatJournal>,
         tap: Option<Tap>,
+        troubles: Troubles,
     ) -> Self {
         engine.record_steps(Recording::On);
         recorder.gauges(&engine.gauges());
@@ -117,6 +136,7 @@ impl Seat {
             is_changed: false,
             journal,
             tap,
+            troubles,
         }
     }
 
@@ -125,13 +145,23 @@ impl Seat {
         let engine = self.engine.deadline().map(|deadline| {
             self.released.map_or(deadline, |released| deadline.max(released + self.quantum))
         });
-        [engine, self.lobby.due()].into_iter().flatten().min()
+        let trouble = self.troubles.timeline.front().map(|timed| timed.at);
+        [engine, self.lobby.due(), trouble].into_iter().flatten().min()
     }
 
     /// Lets the requests into the engine whose overhead is over at `now`, each at its own instant,
-    /// and reports the verdicts.
+    /// and reports the verdicts; and lets happen in between what is to befall the GPU.
     fn admit(&mut self, now: SimTime, events: &mut Vec<Event>, reporters: &mut [Reporter]) {
-        while let Some((due, job)) = self.lobby.leave(now) {
+        loop {
+            let request = self.lobby.due().filter(|&due| due <= now);
+            let next = request.unwrap_or(now);
+            if let Some(timed) = self.troubles.timeline.front().filter(|timed| timed.at <= next) {
+                let Timed { at, what } = *timed;
+                self.troubles.timeline.pop_front();
+                self.disturb(at, what);
+                continue;
+            }
+            let Some((due, job)) = self.lobby.leave(now) else { return };
             let at = due.max(self.told);
             if self.engine.deadline().is_some_and(|due| due < at) {
                 self.advance(at, events);
@@ -190,6 +220,24 @@ impl Seat {
             tap.note(Note::Cancelled { at, job: id });
         }
         self.engine.cancel(at, id);
+    }
+
+    /// The engine sees it before all else that is due at `at`.
+    fn disturb(&mut self, at: SimTime, what: Disturbance) {
+        let at = at.max(self.told);
+        if let Some(journal) = &mut self.journal {
+            journal.inputs.disturb(at, what);
+        }
+        self.engine.disturb(at, what);
+        self.told = at;
+        self.is_changed = true;
+        let Troubles { faults, down, model, name, .. } = &self.troubles;
+        if let Disturbance::Crash { down: span } = what {
+            down.until(at + span);
+        }
+        if !what.is_end() {
+            faults.log.note(model, what.kind(), &format!("{what} gpu={name}"), "", at);
+        }
     }
 
     fn reset_prefix_cache(&mut self, at: SimTime) {
@@ -272,7 +320,8 @@ impl GpuThread {
             let (seat, at) = match &order {
                 Order::Submit { seat, at, .. }
                 | Order::Cancel { seat, at, .. }
-                | Order::ResetPrefixCache { seat, at } => (usize::from(*seat), *at),
+                | Order::ResetPrefixCache { seat, at }
+                | Order::Disturb { seat, at, .. } => (usize::from(*seat), *at),
             };
             let seat = &mut self.seats[seat];
             seat.admit(at, events, &mut self.reporters);
@@ -300,6 +349,12 @@ impl GpuThread {
                 }
                 Order::Cancel { id, .. } => seat.cancel(at, id),
                 Order::ResetPrefixCache { .. } => seat.reset_prefix_cache(at),
+                Order::Disturb { timeline, .. } => {
+                    // Whatever was planned before is over.
+                    seat.troubles.timeline = VecDeque::from(timeline.into_vec());
+                    seat.disturb(at, Disturbance::Slow { thousandths: NORMAL });
+                    seat.disturb(at, Disturbance::Shrink { thousandths: NORMAL });
+                }
             }
             seat.told = at;
             seat.is_changed = true;

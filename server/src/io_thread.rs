@@ -30,6 +30,8 @@ use crate::api::answer::Answer;
 use crate::args::IoDriver;
 use crate::clock::{self, Clock};
 use crate::drain::{Control, Phase};
+use crate::faults::Timelines;
+use crate::faults::in_stream::InStream;
 use crate::gpu_thread::Address;
 use crate::helper::Helper;
 use crate::http::connection::{self, Conn, Signal};
@@ -310,12 +312,14 @@ impl Io {
         answer: Answer,
         delivery: Delivery,
         received: SimTime,
+        fault: Option<Box<InStream>>,
     ) -> Result<Address, Response> {
-        let Some(replica) = self.served.next_replica(answer.model) else {
+        let now = self.clock.now();
+        let Some(replica) = self.served.next_replica(answer.model, now) else {
             return Err(answer.format.refusal(&ApiError::asleep()));
         };
         let mut generations = self.generations.borrow_mut();
-        let address = generations.open(Rc::clone(conn), answer, replica, delivery, received);
+        let address = generations.open(Rc::clone(conn), answer, replica, delivery, received, fault);
         let lanes = generations.lanes(address);
         match replica.home {
             Home::Thread { thread, seat } => {
@@ -368,6 +372,19 @@ impl Io {
             }
         }
         Ok(address)
+    }
+
+    /// Tells every simulated GPU with a timeline what is to befall it from now on.
+    pub(crate) fn disturb(&self, timelines: Timelines) {
+        let at = self.clock.now();
+        let homes = self.served.models.iter().flat_map(|model| model.replicas());
+        let timed = homes.filter_map(|replica| match replica.home {
+            Home::Thread { thread, seat } => Some((thread, seat)),
+            Home::Here { .. } => None,
+        });
+        for ((thread, seat), timeline) in timed.zip(timelines) {
+            self.order(thread, Order::Disturb { seat, at, timeline: timeline.into() });
+        }
     }
 
     /// Tells every simulated GPU behind this gate to forget its cached prefixes.
@@ -537,6 +554,13 @@ impl Hall {
     /// The socket of a generation takes bytes again.
     pub(crate) fn resume(&self, address: Address) {
         if self.generations.borrow_mut().resume(address) {
+            self.wake_dispatcher();
+        }
+    }
+
+    /// The fault that had struck a generation lets it go on.
+    pub(crate) fn go_on(&self, address: Address) {
+        if self.generations.borrow_mut().go_on(address) {
             self.wake_dispatcher();
         }
     }

@@ -11,6 +11,7 @@ pub mod boot;
 mod clock;
 pub mod commands;
 mod drain;
+mod faults;
 mod gate;
 mod gpu_thread;
 mod helper;

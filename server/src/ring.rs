@@ -13,6 +13,7 @@ use std::task::Waker;
 use std::thread::Thread;
 
 use crossbeam::queue::ArrayQueue;
+use llmsim_engine::faults::Timed;
 use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{JobId, SimTime};
 
@@ -25,6 +26,8 @@ pub(crate) enum Order {
     Cancel { seat: u16, at: SimTime, id: JobId },
     /// Forget all cached prefixes of the GPU in this seat.
     ResetPrefixCache { seat: u16, at: SimTime },
+    /// This, and nothing that was planned before, befalls the GPU in this seat.
+    Disturb { seat: u16, at: SimTime, timeline: Box<[Timed]> },
 }
 
 /// What a GPU thread tells an I/O thread.

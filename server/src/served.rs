@@ -7,7 +7,7 @@
 //! has to ask which port it came by.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llmsim_engine::observe::vllm::SleepState;
@@ -15,10 +15,11 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
 use llmsim_engine::text::responses::Responses;
 use llmsim_engine::text::token_ids::Vocabulary;
-use llmsim_engine::units::{SimSpan, Tokens};
+use llmsim_engine::units::{SimSpan, SimTime, Tokens};
 
 use crate::adapters::Adapters;
 use crate::args::ApiKeys;
+use crate::faults::Faults;
 use crate::stored;
 
 /// Everything that an answer depends on beside its request.
@@ -41,6 +42,11 @@ pub(crate) struct Served {
     pub(crate) adapters: Arc<Adapters>,
     /// Responses that can be had again.
     pub(crate) stored: Arc<Mutex<stored::Responses>>,
+    pub(crate) faults: Arc<Faults>,
+    /// By place.
+    pub(crate) downs: Arc<[Arc<Down>]>,
+    /// Whether `/admin` is here.
+    pub(crate) has_admin: bool,
 }
 
 /// What a port serves.
@@ -117,6 +123,21 @@ impl Sleep {
     }
 }
 
+/// Until when a simulated GPU that has crashed takes no requests; its thread writes, those who deal
+/// requests out read.
+#[derive(Debug, Default)]
+pub(crate) struct Down(AtomicU64);
+
+impl Down {
+    pub(crate) fn until(&self, instant: SimTime) {
+        self.0.fetch_max(instant.as_ns(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_up(&self, now: SimTime) -> bool {
+        now.as_ns() >= self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl Served {
     /// What the port of one replica serves: this much of all.
     pub(crate) fn only(&self, place: usize) -> Self {
@@ -136,18 +157,52 @@ impl Served {
             vocabulary: Arc::clone(&self.vocabulary),
             adapters: Arc::clone(&self.adapters),
             stored: Arc::clone(&self.stored),
+            faults: Arc::clone(&self.faults),
+            downs: Arc::clone(&self.downs),
+            // The shared port has it.
+            has_admin: false,
         }
     }
 
-    /// The simulated GPU for the next request of a model: in turn, sleeping ones left out.
-    pub(crate) fn next_replica(&self, model: usize) -> Option<Replica> {
+    /// What the port serves that has `/admin` to itself.
+    pub(crate) fn with_admin(&self) -> Self {
+        Self {
+            models: self.models.clone(),
+            responses: Arc::clone(&self.responses),
+            started: self.started,
+            fingerprint: self.fingerprint.clone(),
+            limits: self.limits,
+            api_keys: self.api_keys.clone(),
+            sleep: Sleep::new(Arc::clone(&self.sleep.all), self.sleep.places.clone()),
+            scope: Scope::Server,
+            vocabulary: Arc::clone(&self.vocabulary),
+            faults: Arc::clone(&self.faults),
+            downs: Arc::clone(&self.downs),
+            adapters: Arc::clone(&self.adapters),
+            stored: Arc::clone(&self.stored),
+            has_admin: true,
+        }
+    }
+
+    /// The simulated GPU for the next request of a model: in turn, sleeping ones left out, and those
+    /// that have crashed as long as there are others.
+    pub(crate) fn next_replica(&self, model: usize, now: SimTime) -> Option<Replica> {
         let Model { replicas, next, .. } = &self.models[model];
         if let [only] = replicas[..] {
             return self.sleep.is_awake(&only).then_some(only);
         }
         let turn = next.fetch_add(1, Ordering::Relaxed) % replicas.len();
         let (before, after) = replicas.split_at(turn);
-        after.iter().chain(before).find(|replica| self.sleep.is_awake(replica)).copied()
+        let mut awake = after.iter().chain(before).filter(|replica| self.sleep.is_awake(replica));
+        let first = awake.next()?;
+        let is_up = |replica: &&Replica| self.downs[replica.place].is_up(now);
+        std::iter::once(first).chain(awake).find(is_up).or(Some(first)).copied()
+    }
+
+    /// Whether a model has no simulated GPU that is up.
+    pub(crate) fn has_crashed(&self, now: SimTime) -> bool {
+        let is_up = |replica: &Replica| self.downs[replica.place].is_up(now);
+        self.models.iter().any(|model| !model.replicas.iter().any(is_up))
     }
 
     /// The model of requests that name none.

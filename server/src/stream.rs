@@ -18,6 +18,7 @@ use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use crate::api::answer::{Answer, Progress};
 use crate::clock::Clock;
+use crate::faults::in_stream::{InStream, Unit};
 use crate::gpu_thread::Address;
 use crate::http::connection::{Conn, Signal};
 use crate::lanes::Lanes;
@@ -57,6 +58,8 @@ pub(crate) struct Generation {
     /// Its client did not read, and has not yet caught up.
     lags: bool,
     state: State,
+    /// What goes wrong on purpose; for nearly all, nothing.
+    fault: Option<Box<InStream>>,
 }
 
 /// One lane of a generation. Its units are its opening, its tokens, and its end.
@@ -102,6 +105,20 @@ pub(crate) enum State {
     Refused { lane: usize, why: Refusal },
     /// The client is gone.
     Lost,
+    /// A fault strikes: nothing is sent until the connection has done what it says.
+    Struck,
+    /// The simulated GPU crashed.
+    Crashed,
+}
+
+/// What has gone out of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Nothing,
+    /// The head, and whole units.
+    WholeUnits,
+    /// The last one only in part.
+    PartOfUnit,
 }
 
 /// What a generation is after its connection has taken it out of the table.
@@ -113,6 +130,8 @@ pub(crate) struct Ended {
     /// Lanes whose jobs the engine still works on.
     pub(crate) unfinished: Vec<usize>,
     pub(crate) timing: Option<Box<Timing>>,
+    /// A fault that changed bytes of it.
+    pub(crate) struck: Option<Box<InStream>>,
 }
 
 impl Ended {
@@ -201,6 +220,7 @@ impl Generations {
         replica: Replica,
         delivery: Delivery,
         received: SimTime,
+        fault: Option<Box<InStream>>,
     ) -> Address {
         let timing = answer.wants_timing.then(|| Box::new(Timing::new(received)));
         let lanes = answer.lanes.map(|_| Lane::default());
@@ -223,6 +243,7 @@ impl Generations {
             is_dirty: false,
             lags: false,
             state: State::Running,
+            fault,
         };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -275,7 +296,9 @@ impl Generations {
         let is_unfinished =
             |lane: &Lane| lane.standing != Standing::Refused && lane.progress.finish.is_none();
         let numbered = entry.lanes.iter().enumerate();
+        let (tokens, is_over) = (entry.lanes.first().tokens_sent(), entry.open == 0);
         Some(Ended {
+            struck: entry.fault.filter(|fault| fault.has_struck(tokens, is_over)),
             unfinished: match entry.unfinished {
                 0 => Vec::new(),
                 _ => numbered.filter(|(_, lane)| is_unfinished(lane)).map(|(at, _)| at).collect(),
@@ -325,8 +348,10 @@ impl Generations {
             What::Admitted { cached } => lane.progress.cached = cached,
             What::Resumed { .. } | What::Preempted => {}
             What::Lost => {
-                entry.state = State::Lost;
-                entry.conn.signal(Signal::Generation);
+                if entry.state != State::Lost {
+                    entry.state = State::Crashed;
+                    entry.conn.signal(Signal::Generation);
+                }
             }
             What::Token { index, finish } => {
                 debug_assert!(index > lane.progress.released, "tokens come in order");
@@ -436,6 +461,51 @@ impl Generations {
         }
         self.scratch = scratch;
         !self.dirty.is_empty()
+    }
+
+    /// What strikes a generation that is [`State::Struck`].
+    pub(crate) fn fault(&self, address: Address) -> Option<&InStream> {
+        self.get(address)?.fault.as_deref()
+    }
+
+    /// What has gone out of a stream.
+    pub(crate) fn sent(&self, address: Address) -> Sent {
+        match self.get(address) {
+            Some(entry) if entry.bytes_of_next > 0 => Sent::PartOfUnit,
+            Some(entry) if entry.is_head_sent => Sent::WholeUnits,
+            _ => Sent::Nothing,
+        }
+    }
+
+    /// The bytes that come next: the head of the response, or a unit of the first lane.
+    pub(crate) fn next_bytes(&self, address: Address) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let Some(entry) = self.get(address) else { return bytes };
+        let lane = entry.lanes.first();
+        if !entry.is_head_sent {
+            entry.render_head(&mut bytes);
+        } else if lane.units_sent < lane.units_due() {
+            let is_last = entry.open == 1 && lane.is_end(lane.units_sent);
+            entry.render_unit(0, lane.units_sent, is_last, &mut bytes);
+        }
+        bytes
+    }
+
+    /// The fault has struck, and the stream goes on; if it was at the head of the response, that
+    /// has been sent. Whether something is left for [`Generations::send_some`].
+    pub(crate) fn go_on(&mut self, address: Address) -> bool {
+        if let Some(entry) = self.get_mut(address)
+            && entry.state == State::Struck
+        {
+            if let Some(fault) = &mut entry.fault {
+                entry.is_head_sent |= fault.holds_head();
+                fault.open_gate();
+            }
+            // Tokens that waited here were late on purpose.
+            entry.lags = true;
+            entry.state = State::Blocked;
+        }
+        self.resume(address)
     }
 
     fn get(&self, address: Address) -> Option<&Generation> {
@@ -559,6 +629,11 @@ impl Generation {
                 }
             }
         }
+        if self.fault.is_some() && self.is_at_gate() {
+            self.state = State::Struck;
+            self.conn.signal(Signal::Generation);
+            return taken;
+        }
         self.lags = false;
         if self.open == 0 {
             self.state = State::Complete;
@@ -578,7 +653,44 @@ impl Generation {
         if self.undecided > 0 || matches!(self.delivery, Delivery::Whole) {
             return false;
         }
+        if let Some(fault) = &self.fault {
+            let due = |(number, lane): (usize, &Lane)| lane.units_sent < self.units_due(number);
+            return !fault.holds_head()
+                && (!self.is_head_sent || self.lanes.iter().enumerate().any(due));
+        }
         !self.is_head_sent || self.lanes.any(|lane| lane.units_sent < lane.units_due())
+    }
+
+    /// Units of a lane that exist and that no gate holds back. When the first lane has come to its
+    /// gate, the others stop, too.
+    fn units_due(&self, number: usize) -> u32 {
+        let (lane, first) = (&self.lanes[number], self.lanes.first());
+        let Some(tokens) = self.fault.as_ref().and_then(|fault| fault.most_tokens()) else {
+            return lane.units_due();
+        };
+        let most = OPENING + 1 + tokens;
+        match number {
+            0 => lane.units_due().min(most),
+            _ if first.units_sent >= most => lane.units_sent,
+            _ => lane.units_due(),
+        }
+    }
+
+    /// Whether all has been sent that a gate lets through, and more would follow.
+    fn is_at_gate(&self) -> bool {
+        let Some(fault) = &self.fault else { return false };
+        if matches!(self.delivery, Delivery::Whole) || self.undecided > 0 {
+            return false;
+        }
+        let first = self.lanes.first();
+        match fault.most_tokens() {
+            _ if fault.holds_head() => !self.is_head_sent,
+            Some(tokens) => {
+                let most = OPENING + 1 + tokens;
+                first.units_sent == most && first.units_due() > most
+            }
+            None => false,
+        }
     }
 
     /// Renders units from the first that was not taken whole, up to all that are due or a write's
@@ -599,7 +711,11 @@ impl Generation {
         while passed_over < self.lanes.len() && scratch.bytes.len() < WRITE_SIZE {
             let lane = &self.lanes[number];
             let unit = scratch.next[number];
-            if unit < lane.units_due() {
+            let due = match &self.fault {
+                None => lane.units_due(),
+                Some(_) => self.units_due(number),
+            };
+            if unit < due {
                 let is_last = open == 1 && lane.is_end(unit);
                 // The last unit tells when the tokens before it were sent, so they go first.
                 if is_last && self.timing.is_some() && !scratch.bytes.is_empty() {
@@ -620,7 +736,11 @@ impl Generation {
     /// [`Self::render`] without turns: nearly every answer has one lane.
     fn render_single(&self, scratch: &mut Scratch) {
         let lane = self.lanes.first();
-        for unit in lane.units_sent..lane.units_due() {
+        let due = match &self.fault {
+            None => lane.units_due(),
+            Some(_) => self.units_due(0),
+        };
+        for unit in lane.units_sent..due {
             let is_last = lane.is_end(unit);
             if scratch.bytes.len() >= WRITE_SIZE
                 || is_last && self.timing.is_some() && !scratch.bytes.is_empty()
@@ -656,16 +776,30 @@ impl Generation {
         let progress = &self.lanes[number].progress;
         // One chunk per unit, so that a unit is the same bytes whatever it is sent with.
         let chunk = chunked.then(|| OpenChunk::open(bytes));
-        if unit == OPENING {
+        let start = bytes.len();
+        let fault = self.fault.as_deref();
+        let what = if unit == OPENING {
             format.open_lane(answer, number, bytes);
+            Unit::Opening
         } else if self.lanes[number].is_end(unit) {
-            format.end_lane(answer, number, progress, bytes);
+            if !fault.is_some_and(InStream::hides_finish) {
+                format.end_lane(answer, number, progress, bytes);
+            }
             if is_last {
                 let all = self.lanes.map(|lane| lane.progress);
                 format.end_stream(answer, &all, self.timing.as_deref(), bytes);
+                if let Some(fault) = fault {
+                    fault.transform_end(start, bytes);
+                }
             }
+            Unit::End
         } else {
-            format.token(answer, number, unit - OPENING - 1, progress.cached, bytes);
+            let token = unit - OPENING - 1;
+            format.token(answer, number, token, progress.cached, bytes);
+            Unit::Token(token)
+        };
+        if let Some(fault) = fault.filter(|_| number == 0) {
+            fault.transform(what, start, bytes);
         }
         if let Some(chunk) = chunk {
             chunk.close(bytes);

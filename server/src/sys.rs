@@ -47,6 +47,11 @@ pub(crate) fn close_write(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(&descriptor(stream)).shutdown(Shutdown::Write)
 }
 
+/// The end of the connection will be a reset, and what has not been sent is lost.
+pub(crate) fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(&descriptor(stream)).set_linger(Some(std::time::Duration::ZERO))
+}
+
 /// Reads and writes a socket without waiting, for whoever asks for that in the library's words.
 pub(crate) struct Now<'a>(pub(crate) &'a TcpStream);
 

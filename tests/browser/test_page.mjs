@@ -52,6 +52,17 @@ const onMadeUp = async (what, view, test) => {
 const background = (on) => on.evaluate(() => getComputedStyle(document.body).backgroundColor);
 
 const tests = {
+  'failures on purpose are counted and told, and not mentioned before': async () => {
+    await see('#link-text', /^Live$/);
+    assert.equal(await page.locator('#faults').isVisible(), false);
+    const answer = await fetch(`${server.url}v1/chat/completions`, {
+      method: 'POST', headers: { 'x-llmsim-fault': 'status=418' },
+      body: JSON.stringify({ model: 'qwen-mock-batched', messages: prompt('f', 1) }),
+    });
+    assert.equal(answer.status, 418);
+    await see('[data-fault="status qwen-mock-batched"]', /1/);
+    await see('#fault-hits', /status=418, qwen-mock-batched/);
+  },
   'a server without requests says how to send one': async () => {
     await see('#link-text', /^Live$/);
     await see('#verdict-word', /^Nothing to judge$/);

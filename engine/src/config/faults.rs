@@ -256,10 +256,7 @@ fn check_names(rule: &Placed<Rule>, models: &[ModelSpec], report: &mut Report<'_
 ///
 /// # Errors
 /// What is not, and what there is.
-pub(super) fn names_something(
-    rule: &Rule,
-    models: &[ModelSpec],
-) -> Result<(), (String, Option<String>)> {
+fn names_something(rule: &Rule, models: &[ModelSpec]) -> Result<(), (String, Option<String>)> {
     let names = || models.iter().map(|model| model.name.as_str());
     let has_gpus = |model: &&ModelSpec| model.engine != EngineSpec::Instant;
     if let Some(wanted) = &rule.when.model

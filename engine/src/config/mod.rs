@@ -26,7 +26,7 @@ pub use tree::{MAX_BYTES, Place};
 use problem::Report;
 use value::Value;
 
-use crate::faults::{Rule, Settings};
+use crate::faults::Settings;
 use crate::text::responses::Responses;
 
 /// A configuration file's text, and what to call it in messages.
@@ -112,17 +112,6 @@ pub fn load_faults(source: &Source, models: &[ModelSpec]) -> Result<Settings, Pr
         Some(problems) => Err(problems),
         None => Ok(settings),
     }
-}
-
-/// Whether the model or the GPU that a rule names is there.
-///
-/// # Errors
-/// A sentence that says what is not.
-pub fn check_rule(rule: &Rule, models: &[ModelSpec]) -> Result<(), String> {
-    faults::names_something(rule, models).map_err(|(message, hint)| match hint {
-        Some(hint) => format!("{message} ({hint})"),
-        None => message,
-    })
 }
 
 /// The document of a file, if it is one.

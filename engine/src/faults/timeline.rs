@@ -159,10 +159,9 @@ pub fn phrase(text: &str) -> Result<Vec<Word>, BadWord> {
                 rest += 1;
             }
             (target, _) => {
-                let is_gpu = target.contains('/')
-                    || target
-                        .strip_prefix("gpu")
-                        .is_some_and(|number| number.parse::<u32>().is_ok());
+                // A model's name may have a `/` in it, too.
+                let number = target.strip_prefix("gpu").or(target.rsplit_once('/').map(|(_, r)| r));
+                let is_gpu = number.is_some_and(|number| number.parse::<u32>().is_ok());
                 words.push(word(rest, if is_gpu { "gpu" } else { "model" }, Some(target)));
                 rest += 1;
             }
@@ -244,6 +243,8 @@ mod tests {
             ("slow a/1 by 1.5 for 10s", "slow=1.5 gpu=a/1 for=10s"),
             ("crash gpu0 for 10s", "crash=10s gpu=gpu0"),
             ("pause qwen for 2s", "pause=2s model=qwen"),
+            ("pause org/paced for 2s", "pause=2s model=org/paced"),
+            ("crash org/paced/1 for 2s", "crash=2s gpu=org/paced/1"),
             ("shrink gpu1 to 50% for 1m", "shrink=50% gpu=gpu1 for=1m"),
             ("preempt gpu0 8", "preempt=8 gpu=gpu0"),
             ("preempt gpu0", "preempt gpu=gpu0"),

@@ -167,6 +167,20 @@ pub enum Disturbance {
     },
 }
 
+impl std::fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind();
+        match *self {
+            Self::Slow { thousandths } | Self::Shrink { thousandths } => {
+                write!(f, "{kind}={}", f64::from(thousandths) / f64::from(NORMAL))
+            }
+            Self::Pause { span } | Self::Crash { down: span } => write!(f, "{kind}={span}"),
+            Self::Preempt { requests: ALL_REQUESTS } => write!(f, "{kind}=all"),
+            Self::Preempt { requests } => write!(f, "{kind}={requests}"),
+        }
+    }
+}
+
 /// The thousandths of a GPU that is not disturbed.
 pub const NORMAL: u32 = 1_000;
 

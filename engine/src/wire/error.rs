@@ -551,6 +551,37 @@ impl ApiError {
         error
     }
 
+    /// The simulated GPU crashed while it worked on the request.
+    pub fn crashed() -> Self {
+        Self::new(
+            500,
+            "server_error",
+            "The engine crashed while processing your request. Please try again.".to_owned(),
+        )
+    }
+
+    /// The service has no capacity for the model.
+    pub fn no_capacity(retry_after_seconds: u32) -> Self {
+        let mut error = Self::new(
+            503,
+            "server_error",
+            "The model is at capacity. Please try again later.".to_owned(),
+        );
+        error.header = Some(ErrorHeader::RetryAfter { seconds: retry_after_seconds });
+        error
+    }
+
+    /// The server still loads its models.
+    pub fn starting(retry_after_seconds: u32) -> Self {
+        let mut error = Self::new(
+            503,
+            "server_error",
+            "The server is starting: the model is being loaded. Please try again later.".to_owned(),
+        );
+        error.header = Some(ErrorHeader::RetryAfter { seconds: retry_after_seconds });
+        error
+    }
+
     /// More connections than the server takes at a time.
     pub fn too_many_connections(limit: usize) -> Self {
         let mut error = Self::new(
@@ -611,16 +642,46 @@ impl ApiError {
         out
     }
 
+    /// [`Self::body`] with another `type` and `code`.
+    pub fn body_named(&self, kind: &str, code: Option<&str>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128 + self.message.len());
+        self.write_named(kind, code, &mut out);
+        out
+    }
+
+    /// The error object as vLLM writes it: a class name for `type`, and the status as `code`.
+    pub fn vllm_body(&self) -> Vec<u8> {
+        let kind = match self.status {
+            404 => "NotFoundError",
+            400..500 => "BadRequestError",
+            503 => "ServiceUnavailableError",
+            _ => "InternalServerError",
+        };
+        let mut out = Vec::with_capacity(128 + self.message.len());
+        out.extend_from_slice(b"{\"error\":{\"message\":");
+        json::push_string(&mut out, &self.message);
+        out.extend_from_slice(b",\"type\":");
+        json::push_string(&mut out, kind);
+        out.extend_from_slice(b",\"param\":");
+        json::push_optional_string(&mut out, self.param.as_deref());
+        out.extend_from_slice(format!(",\"code\":{}}}}}", self.status).as_bytes());
+        out
+    }
+
     /// Appends [`Self::body`] to `out`: for an error event in a stream.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_named(self.kind, self.code, out);
+    }
+
+    fn write_named(&self, kind: &str, code: Option<&str>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"error\":{\"message\":");
         json::push_string(out, &self.message);
         out.extend_from_slice(b",\"type\":");
-        json::push_string(out, self.kind);
+        json::push_string(out, kind);
         out.extend_from_slice(b",\"param\":");
         json::push_optional_string(out, self.param.as_deref());
         out.extend_from_slice(b",\"code\":");
-        json::push_optional_string(out, self.code);
+        json::push_optional_string(out, code);
         out.extend_from_slice(b"}}");
     }
 }

@@ -342,6 +342,9 @@ models:
             vocabulary: Arc::default(),
             adapters: Arc::default(),
             stored: Arc::default(),
+            faults: Arc::new(crate::faults::Faults::none()),
+            downs: Arc::new([]),
+            has_admin: false,
         })
     }
 

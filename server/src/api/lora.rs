@@ -46,7 +46,7 @@ fn told(what: &str, done: Result<String, ApiError>) -> Response {
     match done {
         Ok(name) => Response {
             status: 200,
-            content_type: "text/plain; charset=utf-8",
+            content_type: "text/plain; charset=utf-8".into(),
             body: format!("Success: LoRA adapter '{name}' {what} successfully.").into_bytes(),
             headers: Vec::new(),
         },

@@ -21,7 +21,12 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
     let scrape = move || observatory.scrape(format, scope, &adapters.running());
     let body = helper::run(&io.metrics_helper, scrape).await;
     let content_type = format.content_type();
-    Response { status: 200, content_type, body: body.into_bytes(), headers: Vec::new() }
+    Response {
+        status: 200,
+        content_type: content_type.into(),
+        body: body.into_bytes(),
+        headers: Vec::new(),
+    }
 }
 
 /// Exact percentiles over recent traffic.

@@ -21,9 +21,11 @@ pub(crate) mod tokens;
 pub(crate) mod ui;
 
 use http::{Method, header};
+use llmsim_engine::faults::Unready;
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 
 use crate::args::ApiKeys;
+use crate::faults::admin;
 use crate::http::head::{self, BadHead, Head, MAX_HEAD};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -66,6 +68,8 @@ pub(crate) enum Route {
     Summary,
     ResetSummary,
     LiveData,
+    /// `/admin/faults`.
+    Faults,
     /// The live page.
     Page,
     /// `OPTIONS`, with the methods of the path if it is known.
@@ -117,6 +121,15 @@ const GET_POST: &str = "GET, HEAD, POST, OPTIONS";
 /// Finds the route of a request.
 pub(crate) fn route(head: &Head) -> Route {
     let path = head.uri.path();
+    if path == "/admin/faults" {
+        return match head.method {
+            Method::OPTIONS => Route::Options(Some(admin::ALLOW)),
+            Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::DELETE => {
+                Route::Faults
+            }
+            _ => Route::NotAllowed(admin::ALLOW),
+        };
+    }
     let (allow, route) = match path {
         "/v1/chat/completions" => (POST, Route::Chat),
         "/v1/chat/completions/render" => (POST, Route::RenderChat),
@@ -230,6 +243,18 @@ pub(crate) async fn answer(
         Route::Metrics => metrics::scrape(io, head).await,
         Route::Summary => metrics::summary(io).await,
         Route::ResetSummary => metrics::reset(io).await,
+        Route::Faults if !io.served.has_admin => error(&ApiError::unknown_url(method, path)),
+        Route::Faults => {
+            match admin::answer(&io.served.faults, &head.method, &body, io.clock.now()) {
+                Ok((response, changed)) => {
+                    if let Some(timelines) = changed {
+                        io.disturb(timelines);
+                    }
+                    response
+                }
+                Err(refusal) => error(&refusal),
+            }
+        }
         Route::LiveData => return Reply::Feed,
         Route::Page => ui::page(),
         Route::Options(allow) => preflight(head, allow),
@@ -293,7 +318,17 @@ fn refuse_coding(head: &Head) -> Result<(), ApiError> {
 }
 
 fn health(io: &Io) -> Response {
-    if io.is_draining() { error(&ApiError::shutting_down()) } else { Response::empty(200) }
+    let now = io.clock.now();
+    if io.is_draining() {
+        return error(&ApiError::shutting_down());
+    }
+    match io.served.faults.unready(now) {
+        Some(Unready::Starting) => error(&ApiError::starting(1)),
+        Some(Unready::Draining) => error(&ApiError::shutting_down()),
+        // vLLM's engine is dead then.
+        None if io.served.has_crashed(now) => error(&ApiError::down(1)),
+        None => Response::empty(200),
+    }
 }
 
 fn version() -> String {

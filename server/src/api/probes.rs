@@ -78,7 +78,7 @@ pub(crate) fn flush_cache(io: &Io) -> Response {
     io.reset_prefix_caches();
     Response {
         status: 200,
-        content_type: "text/plain; charset=utf-8",
+        content_type: "text/plain; charset=utf-8".into(),
         body: b"Cache flushed.\n".to_vec(),
         headers: Vec::new(),
     }

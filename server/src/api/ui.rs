@@ -11,15 +11,15 @@ const PAGE: &str = include_str!("../ui/page.html");
 /// The hashes are those of what stands between the page's `<style>` and `<script>` tags; a test says
 /// what they should be after a change. Styles set by the script need no permission.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
-    script-src 'sha256-A81P/lL+1yfhECI8b0a3z/X4YrR11T5J75iSVxMJP8Q='; \
-    style-src 'sha256-pMf3I4YtqvRCzmTtfiRZ2HFbTEvrf+q/jvUsQmDZiL4='; \
+    script-src 'sha256-Iu0n30U6k9PNBNP/mmtIqbA++n7PGNvuOBiTIG4mc9Q='; \
+    style-src 'sha256-FlYmmYPH96JXAOQfcZNSmOHtavTpR0WGnFTXqUBkMPk='; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The page.
 pub(crate) fn page() -> Response {
     Response {
         status: 200,
-        content_type: "text/html; charset=utf-8",
+        content_type: "text/html; charset=utf-8".into(),
         body: PAGE.as_bytes().to_vec(),
         headers: Vec::new(),
     }

@@ -19,6 +19,9 @@ use crate::args::Files;
 pub fn run(files: &Files) -> Result<String, String> {
     let config = super::load(files)?;
     let mut out = format!("{} and {} are valid\n", files.models, files.responses);
+    for rule in &config.faults.rules {
+        writeln!(out, "fault: {}", rule.text).expect("writing to a string cannot fail");
+    }
     for model in &config.models {
         describe(model, &mut out).expect("writing to a string cannot fail");
     }

@@ -90,7 +90,14 @@ pub(crate) fn load(files: &Files) -> Result<Config, String> {
     let mut read_file = |path: &str| {
         llmsim_defaults::read(path).map(|file| file.text).map_err(|error| error.to_string())
     };
-    config::load_with(&models, &responses, &mut read_file).map_err(|problems| told(&problems))
+    let mut config = config::load_with(&models, &responses, &mut read_file)
+        .map_err(|problems| told(&problems))?;
+    if let Some(faults) = &files.faults {
+        let faults = config::load_faults(&read(faults)?, &config.models)
+            .map_err(|problems| told(&problems))?;
+        config.faults.merge(faults);
+    }
+    Ok(config)
 }
 
 fn told(problems: &Problems) -> String {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use llmsim_engine::config::{Config, ModelSpec};
+use llmsim_engine::faults::Timed;
 use llmsim_engine::record::Note;
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::scheduler::Recording;
@@ -20,6 +21,7 @@ use llmsim_engine::wire::json_guard;
 use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 
 use crate::args::Files;
+use crate::faults;
 use crate::step_writer::{Recorder, StepFiles, usable_blocks};
 
 /// What to simulate.
@@ -81,18 +83,26 @@ fn simulate(
     let arrivals = read(config, name, lines)?;
     let mut results: Vec<Option<JobResult>> = vec![None; arrivals.len()];
     let mut first_gpu = 0;
+    // Of simulated GPUs with a timeline, in the same order.
+    let mut troubles = faults::disturbances_of(&config.faults, &config.models).into_iter();
     for (model, spec) in config.models.iter().enumerate() {
         let mut own: Vec<usize> =
             (0..arrivals.len()).filter(|&i| arrivals[i].model == model).collect();
         // Stable: of two requests at one instant the one that is written first arrives first.
         own.sort_by_key(|&i| arrivals[i].at);
         let replicas = usize::from(spec.replicas);
+        let mut troubles: Vec<Vec<Timed>> = match spec.engine {
+            EngineSpec::Instant => Vec::new(),
+            _ => troubles.by_ref().take(replicas.max(1)).collect(),
+        };
         for replica in 0..replicas.min(own.len()) {
             // Requests are dealt out in turn, as the server does.
             let dealt = own.iter().skip(replica).step_by(replicas).copied();
             let recorder =
                 steps.as_deref_mut().map(|files| Recorder::new(files, first_gpu + replica));
-            one_gpu(spec, dealt, &arrivals, &mut results, recorder).map_err(cannot_record)?;
+            let troubles = troubles.get_mut(replica).map(std::mem::take).unwrap_or_default();
+            one_gpu(spec, dealt, troubles, &arrivals, &mut results, recorder)
+                .map_err(cannot_record)?;
         }
         first_gpu += replicas;
     }
@@ -108,6 +118,7 @@ fn simulate(
 fn one_gpu(
     spec: &ModelSpec,
     dealt: impl Iterator<Item = usize>,
+    troubles: Vec<Timed>,
     arrivals: &[Arrival],
     results: &mut [Option<JobResult>],
     recorder: Option<Recorder<'_>>,
@@ -117,6 +128,7 @@ fn one_gpu(
         let job = arrival.job(index, spec)?;
         Some(Input { at: arrival.at + spec.request_overhead, what: Arrives::Submit(job) })
     });
+    let inputs = with_troubles(troubles, inputs);
     let mut engine = spec.engine.build();
     let (own, recorded) = match recorder {
         None => (virtual_time::results(&mut engine, inputs), Ok(())),
@@ -127,6 +139,27 @@ fn one_gpu(
         results[result.job.0 as usize] = Some(result);
     }
     recorded
+}
+
+/// What arrives, and in between what befalls the GPU: of one instant that comes first.
+fn with_troubles(
+    troubles: Vec<Timed>,
+    inputs: impl Iterator<Item = Input>,
+) -> impl Iterator<Item = Input> {
+    let mut troubles = troubles.into_iter().peekable();
+    let mut inputs = inputs.peekable();
+    std::iter::from_fn(move || {
+        let is_due = match (troubles.peek(), inputs.peek()) {
+            (Some(timed), Some(input)) => timed.at <= input.at,
+            (timed, _) => timed.is_some(),
+        };
+        if is_due {
+            return troubles
+                .next()
+                .map(|Timed { at, what }| Input { at, what: Arrives::Disturb(what) });
+        }
+        inputs.next()
+    })
 }
 
 fn recorded(

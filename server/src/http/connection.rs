@@ -19,9 +19,12 @@ use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 use monoio::net::TcpStream;
 
+mod faulty;
+
+use self::faulty::{Befallen, Fate};
 use super::body::{BodyReader, Progress};
 use super::head::{self, Head};
-use super::response::{self, Exchange, RequestId, Response};
+use super::response::{self, Exchange, Extra, RequestId, Response, SSE};
 use crate::api::answer::{Answer, MOST_TOKENS_INLINE};
 use crate::api::{self, Dialect, Reply};
 use crate::gpu_thread::Address;
@@ -165,6 +168,8 @@ enum Close {
     Gone,
     /// All is said: close in good order.
     Done,
+    /// On purpose, and not in good order.
+    Reset,
 }
 
 /// The most bytes read ahead while an answer is under way; a client that pipelines more waits.
@@ -184,11 +189,12 @@ const LINGER: SimSpan = SimSpan::from_ms(1_000);
 /// Serves a connection until it ends.
 pub(crate) async fn serve(io: Rc<Io>, conn: Rc<Conn>) {
     let mut link = Link { io, conn, buffer: BytesMut::new(), readable: None, writable: None };
-    if let Err(Close::Done) = link.run().await {
-        link.linger().await;
-    } else {
+    match link.run().await {
+        Err(Close::Done) => link.linger().await,
         // If the socket takes it: whoever reads no more, or is gone, does not wait for it.
-        let _ = link.conn.take_leave();
+        Err(Close::Gone) => drop(link.conn.take_leave()),
+        // Where it cannot be had, an ordinary end has to do.
+        Err(Close::Reset) => drop(sys::reset_on_close(&link.conn.stream)),
     }
 }
 
@@ -371,12 +377,28 @@ impl Link {
         if self.io.is_draining() {
             exchange.keep_alive = false;
         }
+        let mut fate = Fate::default();
+        let load = || self.io.observatory.in_flight();
+        match self.io.served.faults.ask(&head, &body, load, received) {
+            Ok(None) => {}
+            Ok(Some(verdict)) => {
+                let path = head.uri.path();
+                match self.befall(verdict, path, exchange, &id, started).await? {
+                    Befallen::Answered => return self.after(exchange),
+                    Befallen::GoesOn(left) => fate = left,
+                }
+            }
+            Err(error) => {
+                self.respond(&api::error(&error), exchange, &id, started).await?;
+                return self.after(exchange);
+            }
+        }
         let reply = api::answer(&self.io, route, &head, body, &id).await;
         // An open stream need not keep its request's headers.
         drop(head);
         match reply {
             Reply::Whole(response) => {
-                self.respond(&response, exchange, &id, started).await?;
+                self.respond_fated(response, &fate, exchange, &id, started).await?;
             }
             Reply::Feed => {
                 exchange.keep_alive = false;
@@ -387,7 +409,13 @@ impl Link {
                     // Without chunks, only the end of the connection can end the stream.
                     exchange.keep_alive = false;
                 }
-                self.generate(*answer, exchange, &id, started, received).await?;
+                match self.charge(&mut fate, &answer, &id) {
+                    Some(refusal) => self.respond(&refusal, exchange, &id, started).await?,
+                    None => {
+                        let times = Times { started, received };
+                        self.generate(*answer, exchange, &id, times, fate).await?;
+                    }
+                }
             }
         }
         self.after(exchange)
@@ -484,23 +512,28 @@ impl Link {
         answer: Answer,
         exchange: Exchange,
         id: &RequestId,
-        started: SimTime,
-        received: SimTime,
+        times: Times,
+        mut fate: Fate,
     ) -> Result<(), Close> {
+        let Times { started, received } = times;
+        let mut fault = None;
         let delivery = if answer.is_stream {
+            fault = Self::in_stream(&mut fate);
             let mut head = Vec::with_capacity(512);
             let elapsed = self.io.clock.now().saturating_since(started);
             let date = self.io.date();
-            response::write_stream_head(&mut head, exchange, id, millis(elapsed), &date);
+            let content_type = fate.content_type.as_deref().unwrap_or(SSE);
+            let extra = Extra { content_type, headers: &fate.headers };
+            response::write_stream_head(&mut head, exchange, id, millis(elapsed), &date, extra);
             Delivery::Stream { head: head.into(), chunked: !exchange.is_http10 }
         } else {
             Delivery::Whole
         };
-        let address = match self.io.submit(&self.conn, answer, delivery, received) {
+        let address = match self.io.submit(&self.conn, answer, delivery, received, fault) {
             Ok(address) => address,
             Err(refusal) => return self.respond(&refusal, exchange, id, started).await,
         };
-        let mut open = OpenGeneration { io: Rc::clone(&self.io), address, is_open: true };
+        let mut open = OpenGeneration::new(&self.io, address, id);
         self.conn.expires.set(u64::MAX);
         let mut looks_for_client = false;
         loop {
@@ -531,8 +564,13 @@ impl Link {
                     return self.respond(&refusal, exchange, id, started).await;
                 }
                 State::Complete => {
-                    return self.complete(open, exchange, id, started).await;
+                    return self.complete(open, exchange, id, started, &fate).await;
                 }
+                State::Struck => match self.strike(&mut open, !exchange.is_http10, id).await? {
+                    true => continue,
+                    false => return Ok(()),
+                },
+                State::Crashed => return self.crash(&mut open, exchange, id, started).await,
             }
             let is_blocked = state == State::Blocked;
             match self.turn(reads, is_blocked).await {
@@ -582,7 +620,14 @@ impl Link {
         let mut bytes = Vec::with_capacity(512);
         let elapsed = self.io.clock.now().saturating_since(started);
         let date = self.io.date();
-        response::write_stream_head(&mut bytes, exchange, id, millis(elapsed), &date);
+        response::write_stream_head(
+            &mut bytes,
+            exchange,
+            id,
+            millis(elapsed),
+            &date,
+            Extra { content_type: SSE, headers: &[] },
+        );
         self.send_all(&bytes).await?;
         while !exchange.head_only && !self.io.is_draining() {
             let event = api::metrics::live_event(&self.io).await;
@@ -616,6 +661,7 @@ impl Link {
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
+        fate: &Fate,
     ) -> Result<(), Close> {
         let Some(ended) = open.complete() else { return Err(Close::Gone) };
         if ended.answer.is_stream {
@@ -626,8 +672,7 @@ impl Link {
         } else {
             helper::run(&self.io.helper, move || ended.whole_body()).await
         };
-        let response = Response::json(200, body);
-        self.respond(&response, exchange, id, started).await
+        self.respond_fated(Response::json(200, body), fate, exchange, id, started).await
     }
 
     /// Reads what there is into the buffer, waiting until there is something. Zero is the end of
@@ -794,24 +839,51 @@ enum Received {
     Broken,
 }
 
+/// Since when an exchange goes on.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Its head had arrived.
+    started: SimTime,
+    /// All of it had.
+    received: SimTime,
+}
+
 /// An entry in the table of generations that is closed whatever happens to its connection's task.
 struct OpenGeneration {
     io: Rc<Io>,
     address: Address,
     is_open: bool,
+    request: RequestId,
 }
 
 impl OpenGeneration {
+    fn new(io: &Rc<Io>, address: Address, request: &RequestId) -> Self {
+        Self { io: Rc::clone(io), address, is_open: true, request: request.clone() }
+    }
+
     /// All tokens exist and, for a stream, are sent.
     fn complete(&mut self) -> Option<Ended> {
         self.is_open = false;
-        self.io.complete(self.address)
+        let ended = self.io.complete(self.address);
+        self.note_fault(ended.as_ref());
+        ended
     }
 
     /// The engine still works on some of it, and must stop.
     fn give_up(&mut self, outcome: Outcome) -> Option<Ended> {
         self.is_open = false;
-        self.io.give_up(self.address, outcome)
+        let ended = self.io.give_up(self.address, outcome);
+        self.note_fault(ended.as_ref());
+        ended
+    }
+
+    /// Counts a fault that has changed bytes.
+    fn note_fault(&self, ended: Option<&Ended>) {
+        let Some(fault) = ended.and_then(|ended| ended.struck.as_deref()) else { return };
+        if let Some(rule) = &fault.rule {
+            let (request, now) = (self.request.as_str(), self.io.clock.now());
+            self.io.served.faults.count(&fault.model, rule, request, now);
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! errors included, carries `x-request-id`, the CORS headers and a length or a chunked coding, and
 //! nothing from the request reaches a header unchecked.
 
+use std::borrow::Cow;
+
 use llmsim_engine::wire::push_decimal;
 
 use crate::api::Dialect;
@@ -12,7 +14,7 @@ use crate::api::Dialect;
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
-    pub(crate) content_type: &'static str,
+    pub(crate) content_type: Cow<'static, str>,
     pub(crate) body: Vec<u8>,
     /// Further headers; values are our own text, never the client's.
     pub(crate) headers: Vec<(&'static str, String)>,
@@ -27,12 +29,12 @@ pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
 impl Response {
     /// A JSON answer.
     pub(crate) fn json(status: u16, body: Vec<u8>) -> Self {
-        Self { status, content_type: JSON, body, headers: Vec::new() }
+        Self { status, content_type: JSON.into(), body, headers: Vec::new() }
     }
 
     /// An answer without content.
     pub(crate) fn empty(status: u16) -> Self {
-        Self { status, content_type: "", body: Vec::new(), headers: Vec::new() }
+        Self { status, content_type: "".into(), body: Vec::new(), headers: Vec::new() }
     }
 
     #[must_use]
@@ -65,7 +67,7 @@ pub(crate) fn write(
     write_status(out, response.status);
     if response.status != 204 {
         if !response.content_type.is_empty() {
-            push_header(out, "content-type", response.content_type);
+            push_header(out, "content-type", &response.content_type);
         }
         push_number(out, "content-length", response.body.len() as u64);
     }
@@ -88,9 +90,10 @@ pub(crate) fn write_stream_head(
     request_id: &RequestId,
     processing_ms: u64,
     date: &str,
+    extra: Extra<'_>,
 ) {
     write_status(out, 200);
-    push_header(out, "content-type", SSE);
+    push_header(out, "content-type", extra.content_type);
     push_header(out, "cache-control", "no-cache");
     // nginx would otherwise collect events before it passes them on.
     push_header(out, "x-accel-buffering", "no");
@@ -99,7 +102,18 @@ pub(crate) fn write_stream_head(
     }
     write_common(out, exchange, request_id, date);
     push_number(out, "openai-processing-ms", processing_ms);
+    for (name, value) in extra.headers {
+        push_header(out, name, value);
+    }
     out.extend_from_slice(b"\r\n");
+}
+
+/// What the head of a streamed response says beside the usual.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extra<'a> {
+    pub(crate) content_type: &'a str,
+    /// Further headers; values are our own text, never the client's.
+    pub(crate) headers: &'a [(&'static str, String)],
 }
 
 /// The interim answer to `Expect: 100-continue`.

@@ -12,6 +12,7 @@ use llmsim_engine::units::{JobId, SimSpan, Tokens};
 use super::*;
 use crate::args::{ApiKeys, MetricsSettings, SummarySizes};
 use crate::helper;
+use crate::metrics::observatory::Shards;
 use crate::ring::{Reporter, reports};
 use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
 
@@ -58,10 +59,10 @@ models:
             clock,
             &config.models,
             Vec::new(),
-            vec![Arc::clone(&shard)],
-            Vec::new(),
+            Shards { io: vec![Arc::clone(&shard)], gpu: Vec::new() },
             MetricsSettings::default(),
             sizes,
+            Arc::new(crate::faults::Faults::none()),
         );
         let engine = config.models[0].engine.build();
         let homes = [Home::Here { seat: 0 }, Home::Thread { thread: 0, seat: 0 }];
@@ -90,6 +91,9 @@ models:
             vocabulary: Arc::default(),
             adapters: Arc::default(),
             stored: Arc::default(),
+            faults: Arc::new(crate::faults::Faults::none()),
+            downs: Arc::new([]),
+            has_admin: false,
         });
         let door = Door::new();
         let (reporter, ring) = reports(RING, Arc::clone(&door.bell));

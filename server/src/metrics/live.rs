@@ -11,6 +11,7 @@ use llmsim_engine::stats::percentile::{Percent, linear, sort};
 use llmsim_engine::units::SimSpan;
 
 use crate::clock;
+use crate::faults::admin;
 use crate::metrics::observatory::{
     LIVE_SECONDS, Model, Observatory, Progress, Replica, State, Tick, load, since,
 };
@@ -48,7 +49,9 @@ impl Observatory {
             out.push_str(if place > 0 { "," } else { "" });
             self.write_model(place, reading, &state, &mut out);
         }
-        out.push_str("]}");
+        out.push_str("],\"faults\":{");
+        admin::write_hits(&self.faults, 10, &mut out);
+        out.push_str("}}");
         out
     }
 

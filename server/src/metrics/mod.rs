@@ -33,6 +33,8 @@ pub struct Totals {
     pub cut: u64,
     /// Generations that the engine refused.
     pub refused: u64,
+    /// Generations that a fault on purpose ended, or a crash.
+    pub faulted: u64,
     /// Tokens handed to the kernel.
     pub tokens: u64,
     /// How late tokens were handed to the kernel, against the simulated timeline.
@@ -111,6 +113,7 @@ pub(crate) fn totals<'a>(
         stalled: sum(|shard| &shard.stalled),
         cut: sum(|shard| &shard.cut),
         refused: sum(|shard| &shard.refused),
+        faulted: sum(|shard| &shard.faulted),
         tokens: unstreamed + delivered.iter().map(|replica| replica.tokens).sum::<u64>(),
         token_lag: Lateness::of(delivered.into_iter().map(|replica| replica.lag)),
         release_lag: Lateness::of(figures.map(|figures| figures.read().engine_lag)),

@@ -26,6 +26,7 @@ use llmsim_engine::wire::probes::ReplicaLoad;
 use crate::adapters;
 use crate::args::{MetricsSettings, SummarySizes};
 use crate::clock::{self, Clock};
+use crate::faults::Faults;
 use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
 use crate::metrics::record::{GpuShard, IoShard};
@@ -36,6 +37,7 @@ use crate::tls::Handshake;
 #[derive(Debug)]
 pub(crate) struct Observatory {
     pub(super) clock: Clock,
+    pub(super) faults: Arc<Faults>,
     /// Shared with those who serve.
     pub(crate) sleepers: Arc<Sleepers>,
     pub(super) models: Vec<Model>,
@@ -181,15 +183,22 @@ pub(super) const LOAD_TICKS: usize = 5;
 /// Over how many seconds the live page's percentiles are taken.
 pub(super) const LIVE_SECONDS: u64 = 60;
 
+/// What threads count into, beside the figures of simulated GPUs.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    pub(crate) io: Vec<Arc<IoShard>>,
+    pub(crate) gpu: Vec<Arc<GpuShard>>,
+}
+
 impl Observatory {
     pub(crate) fn new(
         clock: Clock,
         models: &[ModelSpec],
         seats: Vec<Observed>,
-        io: Vec<Arc<IoShard>>,
-        gpu: Vec<Arc<GpuShard>>,
+        Shards { io, gpu }: Shards,
         settings: MetricsSettings,
         summary: SummarySizes,
+        faults: Arc<Faults>,
     ) -> Self {
         let models: Vec<Model> = models.iter().map(Model::of).collect();
         let mut places = Vec::new();
@@ -203,6 +212,7 @@ impl Observatory {
         let baseline = Baseline { at: now, seats: Vec::new(), delivered: Vec::new() };
         let observatory = Self {
             clock,
+            faults,
             sleepers: Arc::new(Sleepers::new(places.len())),
             seats,
             places,
@@ -242,7 +252,7 @@ impl Observatory {
         self.tick();
         while !stop.load(Ordering::Relaxed) {
             std::thread::park_timeout(TICK);
-            if let Some(line) = self.tick() {
+            for line in self.tick().into_iter().chain(self.faults.log.take_lines()) {
                 eprintln!("llmsimulator: {line}");
             }
         }
@@ -498,7 +508,9 @@ impl Observatory {
                 threshold: self.thresholds().lag,
             },
         };
-        sim::families(&view)
+        let mut families = sim::families(&view);
+        families.push(self.faults.log.family());
+        families
     }
 
     /// Starts a fresh period of the summary.

@@ -34,6 +34,8 @@ pub(crate) struct IoShard {
     pub(crate) cut: Count,
     /// Generations that the engine refused.
     pub(crate) refused: Count,
+    /// Generations that a fault on purpose ended, or a crash.
+    pub(crate) faulted: Count,
     /// Tokens of answers that are not streamed.
     pub(crate) unstreamed_tokens: Count,
     /// Streamed tokens, by the replica's place among all.
@@ -77,6 +79,7 @@ pub(crate) enum Outcome {
     Stalled,
     Cut,
     Refused,
+    Faulted,
 }
 
 impl IoShard {
@@ -93,6 +96,7 @@ impl IoShard {
             stalled: Count::default(),
             cut: Count::default(),
             refused: Count::default(),
+            faulted: Count::default(),
             unstreamed_tokens: Count::default(),
             replicas: (0..replicas).map(|_| Delivery::new(token_samples)).collect(),
         }
@@ -106,6 +110,7 @@ impl IoShard {
             Outcome::Stalled => self.stalled.add(1),
             Outcome::Cut => self.cut.add(1),
             Outcome::Refused => self.refused.add(1),
+            Outcome::Faulted => self.faulted.add(1),
         }
     }
 }

@@ -7,8 +7,8 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::units::SimSpan;
 use llmsimulator::args::{
-    ApiKeys, Files, IoDriver, Limits, Logs, MetricsSettings, Pinning, Priority, Settings, Spin,
-    SummarySizes, Threads,
+    Admin, ApiKeys, Files, IoDriver, Limits, Logs, MetricsSettings, Pinning, Priority, Settings,
+    Spin, SummarySizes, Threads,
 };
 use llmsimulator::boot::Server;
 use llmsimulator::metrics::Totals;
@@ -65,7 +65,11 @@ pub(crate) fn settings() -> Settings {
     }
     Settings {
         config,
-        files: Files { models: "models".to_owned(), responses: "responses".to_owned() },
+        files: Files {
+            models: "models".to_owned(),
+            responses: "responses".to_owned(),
+            faults: None,
+        },
         host: "127.0.0.1".to_owned(),
         port: 0,
         port_per_replica: None,
@@ -94,6 +98,7 @@ pub(crate) fn settings() -> Settings {
         },
         metrics: MetricsSettings::default(),
         tls: None,
+        admin: Admin::default(),
         api_keys: ApiKeys::default(),
     }
 }

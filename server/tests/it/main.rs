@@ -7,6 +7,8 @@ mod cli;
 mod client;
 mod completions;
 mod ending;
+mod fault_load;
+mod faults;
 mod fixture;
 mod fleet;
 mod http;

@@ -1,0 +1,377 @@
+//! Failures on purpose, in this process: the plan in force, what it has counted, and who was hit.
+//!
+//! Which request is hit is decided by `llmsim_engine::faults`; what happens to its connection is
+//! done in `http::connection` and `stream`. The invariant: where no plan has rules for requests and
+//! nobody may ask for a fault of their own, a request costs one look at a flag, and a token nothing.
+
+pub(crate) mod admin;
+pub(crate) mod in_stream;
+mod log;
+mod peek;
+pub(crate) mod respond;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use http::header;
+use llmsim_engine::config::ModelSpec;
+use llmsim_engine::faults::{
+    self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, Remaining, Rule, Settings,
+    Stage, Tallies, Timed, Unready,
+};
+use llmsim_engine::seed::Seed;
+use llmsim_engine::sim::EngineSpec;
+use llmsim_engine::units::{SimSpan, SimTime};
+use llmsim_engine::wire::error::ApiError;
+
+use crate::http::head::{self, Head};
+use log::Log;
+
+/// The faults of a server.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    /// Whether requests have to be asked about.
+    asks: AtomicBool,
+    plan: RwLock<Arc<Plan>>,
+    counts: Mutex<Counts>,
+    pub(crate) log: Log,
+    models: Vec<ModelSpec>,
+}
+
+/// What befalls each simulated GPU with a timeline, in the order of the configuration.
+pub(crate) type Timelines = Vec<Vec<Timed>>;
+
+/// What is in force.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) settings: Settings,
+    /// When it began: times of rules count from here.
+    pub(crate) since: SimTime,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    tallies: Tallies,
+    buckets: Buckets,
+}
+
+/// What befalls one request.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) before: Option<Rule>,
+    pub(crate) stream: Option<Rule>,
+    limits: Vec<Rule>,
+    /// Whose limits it counts for.
+    key: Option<String>,
+    /// For logs and metrics.
+    pub(crate) model: String,
+}
+
+impl Faults {
+    pub(crate) fn new(settings: Settings, models: Vec<ModelSpec>) -> Self {
+        let plan = Arc::new(Plan { settings, since: SimTime::ZERO });
+        Self {
+            asks: AtomicBool::new(plan.asks()),
+            plan: RwLock::new(plan),
+            counts: Mutex::default(),
+            log: Log::default(),
+            models,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self::new(Settings::default(), Vec::new())
+    }
+
+    /// The plan in force.
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts another plan in force; nothing has been counted for it. Returns what befalls each
+    /// simulated GPU from now on, beginning with the end of what befell it before.
+    pub(crate) fn replace(&self, settings: Settings, now: SimTime) -> Timelines {
+        let plan = Arc::new(Plan { settings, since: now });
+        let disturbances = self.disturbances(&plan);
+        *self.counts() = Counts::default();
+        self.asks.store(plan.asks(), Ordering::Relaxed);
+        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
+        disturbances
+    }
+
+    /// Adds rules to the plan in force; their times count from now. What was counted stays.
+    pub(crate) fn add(&self, more: Settings, now: SimTime) -> Timelines {
+        let plan = self.plan();
+        let mut settings = plan.settings.clone();
+        let since = now.saturating_since(plan.since);
+        let mut more = more;
+        for rule in &mut more.rules {
+            rule.when.at += since;
+        }
+        settings.merge(more);
+        let plan = Arc::new(Plan { settings, since: plan.since });
+        let disturbances = self.disturbances(&plan);
+        self.asks.store(plan.asks(), Ordering::Relaxed);
+        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
+        disturbances.into_iter().map(|all| admin::from_now_on(all, now)).collect()
+    }
+
+    /// What befalls each simulated GPU with a timeline, in the order of the configuration.
+    pub(crate) fn disturbances(&self, plan: &Plan) -> Timelines {
+        faults::disturbances(&plan.settings.rules, &gpus(&self.models), plan.since)
+    }
+
+    /// Why the server is not ready, if a rule says that it is not.
+    pub(crate) fn unready(&self, now: SimTime) -> Option<Unready> {
+        if !self.asks.load(Ordering::Relaxed) {
+            return None;
+        }
+        let plan = self.plan();
+        faults::is_ready(&plan.settings.rules, plan.at(now)).err()
+    }
+
+    /// What befalls a request; nothing in nearly all cases.
+    ///
+    /// # Errors
+    /// It asks for a fault of its own in words that are not understood.
+    pub(crate) fn ask(
+        &self,
+        head: &Head,
+        body: &[u8],
+        load: impl FnOnce() -> u64,
+        now: SimTime,
+    ) -> Result<Option<Verdict>, ApiError> {
+        if !self.asks.load(Ordering::Relaxed) && !head.headers.contains_key(faults::HEADER) {
+            return Ok(None);
+        }
+        let plan = self.plan();
+        let path = head.uri.path();
+        let generates = generates(path) && head.method == http::Method::POST;
+        let mut own = Vec::new();
+        if plan.settings.headers != Some(false)
+            && let Some(words) = sent(head, faults::HEADER)
+        {
+            own = read_own(words, &format!("the header '{}'", faults::HEADER))?;
+        }
+        let seen = peek::peek(body);
+        if plan.settings.markers == Some(true)
+            && let Some(words) = seen.text.as_deref().and_then(faults::marker)
+        {
+            own.extend(read_own(words, "the marker in the last message")?);
+        }
+        if own.is_empty() && plan.settings.rules.is_empty() {
+            return Ok(None);
+        }
+        let bearer = head::text(&head.headers, header::AUTHORIZATION)
+            .and_then(|value| value.split_once(' '))
+            .map(|(_, key)| key.trim());
+        let key = bearer.or_else(|| sent(head, "x-api-key"));
+        let asked = Asked {
+            path,
+            generates,
+            model: seen.model.as_deref(),
+            key,
+            text: seen.text.as_deref(),
+            header: &|name| sent(head, name),
+            content: faults::content_of(path, body),
+            is_stream: seen.is_stream,
+            load: load(),
+            at: plan.at(now),
+        };
+        // What a request asks for itself goes before what is planned.
+        let rules = own.iter().chain(&plan.settings.rules);
+        let decision =
+            faults::decide(rules, plan.settings.seed, &mut self.counts().tallies, &asked);
+        if decision.is_empty() {
+            return Ok(None);
+        }
+        let Decision { before, stream, limits } = decision;
+        Ok(Some(Verdict {
+            before: before.cloned(),
+            stream: stream.cloned(),
+            limits: limits.into_iter().cloned().collect(),
+            key: key.map(str::to_owned),
+            model: self.known_model(seen.model.as_deref()),
+        }))
+    }
+
+    /// Counts a request of `tokens` for its rate limits; says what is left, the least first.
+    ///
+    /// # Errors
+    /// It is too much for one of them, which this gives back.
+    pub(crate) fn charge(
+        &self,
+        verdict: &Verdict,
+        tokens: u32,
+        now: SimTime,
+    ) -> Result<Vec<Remaining>, Box<(Exceeded, Rule)>> {
+        let mut left: Vec<Remaining> = Vec::new();
+        for rule in &verdict.limits {
+            let Fault::RateLimit { requests, tokens: per_minute } = rule.fault else { continue };
+            let user = Seed::new(rule.id)
+                .with(verdict.model.as_bytes())
+                .with(verdict.key.as_deref().unwrap_or_default().as_bytes())
+                .value();
+            let charged = self.counts().buckets.take(user, now, (requests, per_minute), tokens);
+            match charged {
+                Ok(remaining) => left.extend(remaining),
+                Err(exceeded) => return Err(Box::new((exceeded, rule.clone()))),
+            }
+        }
+        left.sort_by_key(|remaining| remaining.left);
+        Ok(left)
+    }
+
+    /// Notes that a rule has hit.
+    pub(crate) fn count(&self, model: &str, rule: &Rule, request: &str, now: SimTime) {
+        self.log.note(model, rule.fault.kind(), &rule.text, request, now);
+    }
+
+    /// Labels must not be what any client invents.
+    fn known_model(&self, asked: Option<&str>) -> String {
+        let known = self.models.iter().find(|model| Some(model.name.as_str()) == asked);
+        known.map_or_else(|| "unknown".to_owned(), |model| model.name.clone())
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Verdict {
+    pub(crate) fn has_limits(&self) -> bool {
+        !self.limits.is_empty()
+    }
+}
+
+impl Plan {
+    /// Whether requests have to be asked about.
+    fn asks(&self) -> bool {
+        let rules = &self.settings.rules;
+        self.settings.markers == Some(true)
+            || rules.iter().any(|rule| rule.fault.stage() != Stage::Engine)
+    }
+
+    fn at(&self, now: SimTime) -> SimTime {
+        SimTime::ZERO + now.saturating_since(self.since)
+    }
+}
+
+/// Whether a path is one that generates: rules hit these unless they name a path.
+fn generates(path: &str) -> bool {
+    matches!(
+        path,
+        "/v1/chat/completions"
+            | "/v1/completions"
+            | "/v1/responses"
+            | "/v1/embeddings"
+            | "/v1/messages"
+            | "/invocations"
+            | "/generate"
+    )
+}
+
+fn sent<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
+    head.headers.get(name)?.to_str().ok()
+}
+
+fn read_own(words: &str, place: &str) -> Result<Vec<Rule>, ApiError> {
+    let rules = faults::parse(words)
+        .map_err(|bad| ApiError::invalid_value(faults::HEADER, &format!("in {place}: {bad}.")))?;
+    match rules.iter().find(|rule| rule.fault.stage() == Stage::Engine) {
+        Some(rule) => Err(ApiError::invalid_value(
+            faults::HEADER,
+            &format!(
+                "in {place}: `{}` befalls a simulated GPU and with it other requests. Put it into \
+                 the configuration, or PUT it to /admin/faults.",
+                rule.fault.kind()
+            ),
+        )),
+        None => Ok(rules),
+    }
+}
+
+/// The simulated GPUs with a timeline of their own, in the order in which seats are made for them.
+fn gpus(models: &[ModelSpec]) -> Vec<GpuAt<'_>> {
+    let timed = models.iter().filter(|model| model.engine != EngineSpec::Instant);
+    timed
+        .flat_map(|model| {
+            (0..u32::from(model.replicas.max(1)))
+                .map(|replica| GpuAt { model: &model.name, replica })
+        })
+        .collect()
+}
+
+/// What `rules` do to each simulated GPU of `models` from the start of a run.
+pub(crate) fn disturbances_of(settings: &Settings, models: &[ModelSpec]) -> Timelines {
+    faults::disturbances(&settings.rules, &gpus(models), SimTime::ZERO)
+}
+
+/// The headers that tell what is left of rate limits, the tightest of each kind.
+pub(crate) fn limit_headers(left: &[Remaining]) -> Vec<(&'static str, String)> {
+    let mut headers = Vec::new();
+    for (kind, names) in [
+        (
+            LimitKind::Requests,
+            [
+                "x-ratelimit-limit-requests",
+                "x-ratelimit-remaining-requests",
+                "x-ratelimit-reset-requests",
+            ],
+        ),
+        (
+            LimitKind::Tokens,
+            [
+                "x-ratelimit-limit-tokens",
+                "x-ratelimit-remaining-tokens",
+                "x-ratelimit-reset-tokens",
+            ],
+        ),
+    ] {
+        if let Some(remaining) = left.iter().find(|remaining| remaining.kind == kind) {
+            let values = [
+                remaining.limit.to_string(),
+                remaining.left.to_string(),
+                duration(remaining.reset),
+            ];
+            headers.extend(names.into_iter().zip(values));
+        }
+    }
+    headers
+}
+
+/// A time as OpenAI's headers write it: `20ms`, `1s`, `1.5s`, `6m0s`.
+pub(crate) fn duration(span: SimSpan) -> String {
+    let ms = span.as_ns().div_ceil(1_000_000);
+    let seconds = |ms: u64| match ms % 1_000 {
+        0 => format!("{}s", ms / 1_000),
+        rest => format!("{}.{rest:03}", ms / 1_000).trim_end_matches('0').to_owned() + "s",
+    };
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..60_000 => seconds(ms),
+        60_000..3_600_000 => format!("{}m{}", ms / 60_000, seconds(ms % 60_000)),
+        _ => format!("{}h{}m{}", ms / 3_600_000, ms / 60_000 % 60, seconds(ms % 60_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_openai_writes_them() {
+        for (ms, text) in [
+            (0, "0ms"),
+            (20, "20ms"),
+            (1_000, "1s"),
+            (8_640, "8.64s"),
+            (59_999, "59.999s"),
+            (360_000, "6m0s"),
+            (3_661_500, "1h1m1.5s"),
+        ] {
+            assert_eq!(duration(SimSpan::from_ms(ms)), text);
+        }
+    }
+}
