@@ -16,6 +16,7 @@ pub mod output;
 mod prefilter;
 pub mod prompt;
 pub mod responses;
+pub mod schema;
 pub mod script;
 pub mod stop;
 pub mod synthetic;

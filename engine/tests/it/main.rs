@@ -15,6 +15,7 @@ mod stats;
 mod text_matching;
 mod text_properties;
 mod text_responses;
+mod text_schema;
 mod tidy;
 mod wire_bad_bodies;
 mod wire_bodies;
