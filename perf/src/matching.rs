@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::text::matcher::Matcher;
 use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
-use llmsim_engine::text::responses::{Answer, Operator, Query, Responses, Rule, RuleSet};
+use llmsim_engine::text::responses::{Answer, Operator, Query, Responses, Rule, RuleSet, When};
 use llmsim_engine::text::script::PieceTable;
 use llmsim_engine::text::synthetic::Filler;
 use llmsim_engine::text::tokenizer;
@@ -143,7 +143,12 @@ fn rules(count: usize) -> Vec<Rule> {
             2 => Operator::Regex(vec![format!(r"{title} by (?P<author>\w+)")]),
             _ => Operator::Exact(vec![title.clone(), format!("the {title}")]),
         };
-        Rule { id: title, operator, answer: Answer::Content("yes".to_owned()) }
+        Rule {
+            id: title,
+            operator,
+            when: When::default(),
+            answer: Answer::Content("yes".to_owned()),
+        }
     };
     (0..count).map(rule).collect()
 }

@@ -49,6 +49,43 @@ const tests = {
     assert.ok(answer._request_id);
   },
 
+  "streamed calls of tools are put together": async () => {
+    const parameters = {
+      type: "object", properties: { city: { type: "string" } }, required: ["city"],
+    };
+    const tools = [{ type: "function", function: { name: "get_weather", parameters } }];
+    const body = { model: "fast", messages: user("weather in Rome"), tools };
+    const stream = openai.chat.completions.stream(body);
+    const message = await stream.finalMessage();
+    const [call] = message.tool_calls;
+    assert.equal(message.content, null);
+    assert.equal(call.function.name, "get_weather");
+    assert.deepEqual(JSON.parse(call.function.arguments), { city: "Rome", days: 2 });
+    const runner = openai.chat.completions.runTools({
+      ...body,
+      tools: [{ type: "function", function: {
+        name: "get_weather", parameters, parse: JSON.parse, function: () => "20 degrees",
+      } }],
+    });
+    assert.equal(await runner.finalContent(), DEFAULT);
+  },
+
+  "a required format, several choices and probabilities": async () => {
+    const schema = {
+      type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"],
+      additionalProperties: false,
+    };
+    const answer = await chat("anything", {
+      n: 2, logprobs: true, top_logprobs: 2,
+      response_format: { type: "json_schema", json_schema: { name: "x", schema } },
+    });
+    assert.equal(answer.choices.length, 2);
+    for (const { message, logprobs } of answer.choices) {
+      assert.equal(typeof JSON.parse(message.content).ok, "boolean");
+      assert.equal(logprobs.content.map((it) => it.token).join(""), message.content);
+    }
+  },
+
   "a stream is the same text in pieces": async () => {
     for (const model of ["fast", "org/paced", "single"]) {
       const chunks = await collect(await chat("quotes", { model, stream: true }));

@@ -198,7 +198,7 @@ impl Simulated {
             input: request.last_user_text(),
             model: &request.model,
             seed: request.seed,
-            choice: 0,
+            ..Query::default()
         };
         let script = self.responses.answer(&query);
         let natural_end = script.len().max(request.min_tokens);

@@ -70,6 +70,11 @@ pub(super) struct Fields {
 }
 
 impl Fields {
+    /// Whether there is a value of that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|field| field.key == name && !field.value.is_null())
+    }
+
     /// The value of `name`, or of the first of `aliases` that is there; nothing and `null` count as
     /// not there. Two of the names at once are reported.
     pub(super) fn take(

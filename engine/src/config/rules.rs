@@ -6,14 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::escape;
 use crate::text::responses::{
-    Answer, Lengths, Operator, Responses, Rule, RuleProblem, RuleSet, Variant,
+    Answer, Finish, Lengths, Operator, Parts, Responses, Rule, RuleProblem, RuleSet, ToolCall,
+    Variant, When,
 };
 use crate::units::Tokens;
 
 use super::fields::Fields;
 use super::problem::{Hint, Report};
 use super::raw::{close_file, read_version};
+use super::scalar::{Meaning, meaning};
 use super::tree::Place;
 use super::value::{Placed, Value};
 
@@ -86,6 +89,7 @@ fn entry_named(problem: &RuleProblem) -> String {
 struct Entry {
     id: Option<Placed<String>>,
     operator: Option<Operator>,
+    when: When,
     answer: Option<Answer>,
 }
 
@@ -134,6 +138,7 @@ impl Reader<'_, '_> {
                 rules.push(Rule {
                     id: entry.id.map(|id| id.value).unwrap_or_default(),
                     operator,
+                    when: entry.when,
                     answer: entry.answer.unwrap_or_else(stand_in),
                 });
             }
@@ -169,21 +174,80 @@ impl Reader<'_, '_> {
             id.name(self.report)
         });
         let hint = Hint::new("for example match: { contains: \"weather\" }");
-        let operator = fields
-            .require(self.report, "match", &[], hint)
-            .and_then(|operator| self.operator(&operator));
+        let condition = fields.require(self.report, "match", &[], hint);
+        let (operator, when) = condition.map_or((None, When::default()), |it| self.condition(&it));
         let answer = self.answer(&mut fields, "an entry");
         fields.close(self.report, |key| match key {
             "exact" | "contains" | "starts_with" | "regex" => Some("under `match:`"),
+            "model" | "system" | "turn" | "tool_result" => Some("under `match:`"),
             "tokens" => Some("under `synthetic:`"),
+            "arguments" | "name" => Some("in an item of `tool_calls:`"),
             _ => None,
         });
-        Some(Entry { id, operator, answer })
+        Some(Entry { id, operator, when, answer })
     }
 
-    fn operator(&mut self, value: &Value) -> Option<Operator> {
+    /// What stands under `match`.
+    fn condition(&mut self, value: &Value) -> (Option<Operator>, When) {
         self.note(value);
-        let mut fields = value.fields(self.report)?;
+        let Some(mut fields) = value.fields(self.report) else { return (None, When::default()) };
+        let mut list = |this: &mut Self, name: &'static str, may_be_empty: bool| {
+            let Some(values) = fields.take(this.report, name, &[]) else { return Vec::new() };
+            let read = |item: &Value| match may_be_empty {
+                true => item.text(this.report),
+                false => item.name(this.report),
+            };
+            let texts: Vec<_> = values.one_or_more().iter().filter_map(read).collect();
+            if values.one_or_more().is_empty() {
+                values.problem(
+                    this.report,
+                    "is an empty list",
+                    Hint::new("give at least one value"),
+                );
+            }
+            texts.into_iter().map(|text| text.value).collect()
+        };
+        let when = When {
+            models: list(self, "model", false),
+            system: list(self, "system", false),
+            tool_result: list(self, "tool_result", true),
+            turns: None,
+        };
+        let turns = fields.take(self.report, "turn", &[]);
+        let turns = turns.and_then(|turns| self.turns(&turns));
+        let when = When { turns, ..when };
+        let conditions = ["model", "system", "tool_result", "turn"];
+        let operator = self.operator(value, fields, &conditions);
+        (operator, when)
+    }
+
+    /// `N` or `[first, last]`.
+    fn turns(&mut self, value: &Value) -> Option<(u32, u32)> {
+        let items = value.one_or_more();
+        let numbers: Vec<u32> = items
+            .iter()
+            .filter_map(|item| item.whole(self.report, 1..=u64::from(u32::MAX)))
+            .map(|number| u32::try_from(number.value).unwrap_or(u32::MAX))
+            .collect();
+        match numbers[..] {
+            [only] if items.len() == 1 => Some((only, only)),
+            [first, last] if items.len() == 2 && first <= last => Some((first, last)),
+            _ if numbers.len() < items.len() => None,
+            _ => {
+                let hint = Hint::new("write 2, or [2, 5] for the second to the fifth user message");
+                value.problem(self.report, "must be a number or a rising pair of numbers", hint);
+                None
+            }
+        }
+    }
+
+    fn operator(
+        &mut self,
+        value: &Value,
+        mut fields: Fields,
+        conditions: &[&str],
+    ) -> Option<Operator> {
+        let is_conditional = conditions.iter().any(|name| fields.has(name));
         let names = ["exact", "contains", "starts_with", "regex"];
         let mut given: Vec<(&str, Value)> = Vec::new();
         for name in names {
@@ -191,9 +255,11 @@ impl Reader<'_, '_> {
         }
         fields.close(self.report, |_| None);
         match &given[..] {
+            [] if is_conditional => return Some(Operator::Always),
             [] => {
                 if !self.report.mentions(&value.path) {
-                    let hint = "one of `exact`, `contains`, `starts_with`, `regex`";
+                    let hint = "one of `exact`, `contains`, `starts_with`, `regex`, or a condition: \
+                                `model`, `system`, `turn`, `tool_result`";
                     value.problem(self.report, "the entry matches nothing", Hint::new(hint));
                 }
             }
@@ -238,8 +304,122 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Exactly one of `content`, `variants` and `synthetic`.
+    /// What is said: a text, and what may stand beside it.
     fn answer(&mut self, fields: &mut Fields, whose: &str) -> Option<Answer> {
+        let reasoning = fields.take(self.report, "reasoning", &[]);
+        let refusal = fields.take(self.report, "refusal", &[]);
+        let tool_calls = fields.take(self.report, "tool_calls", &[]);
+        let finish = fields.take(self.report, "finish_reason", &[]);
+        let is_plain = [&reasoning, &refusal, &tool_calls, &finish].iter().all(|it| it.is_none());
+        // A refusal or a call may stand alone.
+        let needs_text = refusal.is_none() && tool_calls.is_none();
+        let content = self.words(fields, whose, needs_text);
+        if is_plain {
+            return content;
+        }
+        let parts = Parts {
+            content,
+            reasoning: reasoning.and_then(|value| {
+                self.note(&value);
+                self.variant(&value)
+            }),
+            refusal: refusal.and_then(|value| {
+                self.note(&value);
+                value.name(self.report).map(|text| text.value)
+            }),
+            tool_calls: tool_calls.map_or_else(Vec::new, |value| self.tool_calls(&value)),
+            finish: finish.and_then(|value| self.finish(&value)),
+        };
+        Some(Answer::Parts(Box::new(parts)))
+    }
+
+    fn finish(&mut self, value: &Value) -> Option<Finish> {
+        let names = &["stop", "length", "tool_calls", "content_filter"];
+        Some(match value.one_of(self.report, names)?.value {
+            "length" => Finish::Length,
+            "tool_calls" => Finish::ToolCalls,
+            "content_filter" => Finish::ContentFilter,
+            _ => Finish::Stop,
+        })
+    }
+
+    /// A list of `{ name: ..., arguments: ... }`.
+    fn tool_calls(&mut self, value: &Value) -> Vec<ToolCall> {
+        self.note(value);
+        let items = value.list(self.report).unwrap_or_default();
+        if items.is_empty() && !self.report.mentions(&value.path) {
+            let hint = Hint::new("for example tool_calls: [{ name: get_weather }]");
+            value.problem(self.report, "is an empty list", hint);
+        }
+        let mut calls = Vec::with_capacity(items.len());
+        for item in &items {
+            self.note(item);
+            let Some(mut fields) = item.fields(self.report) else { continue };
+            let hint = Hint::new("the function's name: `name: get_weather`");
+            let name = fields.require(self.report, "name", &[], hint);
+            let name = name.and_then(|name| name.name(self.report));
+            let arguments = fields.take(self.report, "arguments", &[]);
+            fields.close(self.report, |_| None);
+            let arguments = arguments.map(|arguments| {
+                self.note(&arguments);
+                if arguments.scalar().is_some() {
+                    return arguments.text(self.report).map_or_else(String::new, |it| it.value);
+                }
+                let mut json = String::new();
+                self.json(&arguments, &mut json);
+                json
+            });
+            let name = name.map(|name| name.value).unwrap_or_default();
+            calls.push(ToolCall { name, arguments });
+        }
+        calls
+    }
+
+    /// Appends a value as a template of JSON: its braces doubled, placeholders as they stand.
+    fn json(&mut self, value: &Value, out: &mut String) {
+        if let Some(scalar) = value.scalar() {
+            match meaning(scalar) {
+                Meaning::Null => out.push_str("null"),
+                Meaning::Boolean(value) => out.push_str(if value { "true" } else { "false" }),
+                Meaning::Whole(number) => out.push_str(&number.to_string()),
+                Meaning::Number(number) if number.is_finite() => out.push_str(&number.to_string()),
+                Meaning::Number(_) => {
+                    value.problem(self.report, "is no number in JSON", Hint::new("quote it"));
+                }
+                Meaning::Text => {
+                    let mut escaped = Vec::new();
+                    escape::json_string_content(&scalar.text, &mut escaped);
+                    out.push('"');
+                    out.push_str(&String::from_utf8_lossy(&escaped));
+                    out.push('"');
+                }
+            }
+        } else if value.is_mapping() {
+            out.push_str("{{");
+            let entries = value.entries(self.report).unwrap_or_default();
+            for (at, entry) in entries.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                let mut key = Vec::new();
+                escape::json_string_content(&entry.key, &mut key);
+                out.push('"');
+                out.push_str(&String::from_utf8_lossy(&key).replace('{', "{{").replace('}', "}}"));
+                out.push_str("\": ");
+                self.json(&entry.value, out);
+            }
+            out.push_str("}}");
+        } else {
+            out.push('[');
+            let items = value.list(self.report).unwrap_or_default();
+            for (at, item) in items.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                self.json(item, out);
+            }
+            out.push(']');
+        }
+    }
+
+    /// Exactly one of `content`, `variants` and `synthetic`; or none, if the text need not be there.
+    fn words(&mut self, fields: &mut Fields, whose: &str, needs_text: bool) -> Option<Answer> {
         let (at, path) = (fields.at, fields.path.clone());
         let content = fields.take(self.report, "content", &[]);
         let variants = fields.take(self.report, "variants", &[]);
@@ -249,6 +429,7 @@ impl Reader<'_, '_> {
             (Some(content), None, None) => self.content(&content),
             (None, Some(variants), None) => self.variants(&variants),
             (None, None, Some(synthetic)) => self.lengths(&synthetic).map(Answer::Synthetic),
+            (None, None, None) if !needs_text => None,
             (None, None, None) => {
                 self.report.add(at, &path, format!("{whose} must say what to answer"), hint());
                 None
@@ -279,15 +460,20 @@ impl Reader<'_, '_> {
         let mut variants = Vec::with_capacity(items.len());
         for item in &items {
             self.note(item);
-            let variant = if item.is_mapping() {
-                self.synthetic_variant(item).map(Variant::Synthetic)
-            } else {
-                item.text(self.report).map(|text| Variant::Text(text.value))
-            };
+            let variant = self.variant(item);
             // In its place, so that those after it keep their numbers.
             variants.push(variant.unwrap_or_else(|| Variant::Text(String::new())));
         }
         Some(Answer::Variants(variants))
+    }
+
+    /// A text or `{ synthetic: ... }`.
+    fn variant(&mut self, value: &Value) -> Option<Variant> {
+        if value.is_mapping() {
+            self.synthetic_variant(value).map(Variant::Synthetic)
+        } else {
+            value.text(self.report).map(|text| Variant::Text(text.value))
+        }
     }
 
     fn synthetic_variant(&mut self, item: &Value) -> Option<Lengths> {

@@ -262,7 +262,7 @@ impl Builder {
     fn add(&mut self, index: RuleIndex, rule: &Rule) {
         let place = Place { rule: Some(index), id: &rule.id };
         let operator = rule.operator.name();
-        if rule.operator.values().is_empty() {
+        if rule.operator.values().is_empty() && rule.operator != Operator::Always {
             let message = "an empty list matches nothing; write at least one value".to_owned();
             self.problems.push(place.problem(&format!("match.{operator}"), message));
         }
@@ -276,6 +276,7 @@ impl Builder {
                 Operator::StartsWith(_) => self.add_starts_with(index, value),
                 Operator::Contains(_) => self.add_contains(index, value),
                 Operator::Regex(_) => self.add_pattern(index, value),
+                Operator::Always => Ok(()),
             };
             if let Err(message) = added {
                 let field = match rule.operator.values() {
@@ -505,10 +506,15 @@ impl Anchored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::responses::Answer;
+    use crate::text::responses::{Answer, When};
 
     fn rule(id: &str, operator: Operator) -> Rule {
-        Rule { id: id.to_owned(), operator, answer: Answer::Content(String::new()) }
+        Rule {
+            id: id.to_owned(),
+            operator,
+            when: When::default(),
+            answer: Answer::Content(String::new()),
+        }
     }
 
     fn rules(operators: &[Operator]) -> Vec<Rule> {

@@ -11,6 +11,7 @@
 mod boundary;
 pub mod embedding;
 mod fold;
+pub mod logprobs;
 pub mod matcher;
 pub mod output;
 mod prefilter;
@@ -23,3 +24,4 @@ pub mod synthetic;
 pub mod template;
 pub mod token_ids;
 pub mod tokenizer;
+pub mod wants;

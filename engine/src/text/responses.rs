@@ -24,6 +24,7 @@ use super::matcher::{Hit, Matcher};
 use super::script::{PieceTable, Script};
 use super::synthetic::Filler;
 use super::template::{Groups, Template, Values};
+use crate::escape;
 use crate::seed::Seed;
 use crate::units::Tokens;
 
@@ -49,8 +50,10 @@ pub struct RuleSet {
 pub struct Rule {
     /// Unique in the file.
     pub id: String,
-    /// When it applies.
+    /// When it applies, by what the user said.
     pub operator: Operator,
+    /// What else must hold.
+    pub when: When,
     /// What it says.
     pub answer: Answer,
 }
@@ -66,6 +69,44 @@ pub enum Operator {
     StartsWith(Vec<String>),
     /// The input contains a match for a pattern.
     Regex(Vec<String>),
+    /// Whatever the input is: the other conditions decide.
+    Always,
+}
+
+/// What must hold beside the input. Case never matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct When {
+    /// The model is one of these; any if there are none.
+    pub models: Vec<String>,
+    /// One of these occurs in a system or developer message; any if there are none.
+    pub system: Vec<String>,
+    /// The conversation has so many user messages, both ends included.
+    pub turns: Option<(u32, u32)>,
+    /// The conversation ends with results of tools, in one of which one of these occurs; an empty
+    /// text occurs in all.
+    pub tool_result: Vec<String>,
+}
+
+impl When {
+    /// Whether only the input decides.
+    pub fn is_always(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn holds(&self, query: &Query<'_>) -> bool {
+        let occurs = |text: &str, values: &[String]| {
+            let text = text.to_lowercase();
+            values.iter().any(|value| text.contains(&value.to_lowercase()))
+        };
+        let is_any = |names: &[String]| {
+            names.iter().any(|name| name.to_lowercase() == query.model.to_lowercase())
+        };
+        (self.models.is_empty() || is_any(&self.models))
+            && (self.system.is_empty() || occurs(query.system, &self.system))
+            && self.turns.is_none_or(|(least, most)| (least..=most).contains(&query.turn))
+            && (self.tool_result.is_empty()
+                || query.tool_result.is_some_and(|text| occurs(text, &self.tool_result)))
+    }
 }
 
 impl Operator {
@@ -76,6 +117,7 @@ impl Operator {
             Self::Contains(_) => "contains",
             Self::StartsWith(_) => "starts_with",
             Self::Regex(_) => "regex",
+            Self::Always => "always",
         }
     }
 
@@ -86,6 +128,7 @@ impl Operator {
             | Self::Contains(values)
             | Self::StartsWith(values)
             | Self::Regex(values) => values,
+            Self::Always => &[],
         }
     }
 }
@@ -99,6 +142,46 @@ pub enum Answer {
     Variants(Vec<Variant>),
     /// `synthetic`: filler.
     Synthetic(Lengths),
+    /// More than a text.
+    Parts(Box<Parts>),
+}
+
+/// An answer of more than a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// `reasoning`: what is thought before.
+    pub reasoning: Option<Variant>,
+    /// `content`, `variants` or `synthetic`; no further [`Answer::Parts`].
+    pub content: Option<Answer>,
+    /// `refusal`: why there is no answer.
+    pub refusal: Option<String>,
+    /// `tool_calls`, in this order.
+    pub tool_calls: Vec<ToolCall>,
+    /// `finish_reason`, if it is not the usual one.
+    pub finish: Option<Finish>,
+}
+
+/// A call of a tool in an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The function.
+    pub name: String,
+    /// A JSON text; what stands for placeholders in it is escaped as in a JSON string. Without it,
+    /// arguments are made from the function's schema.
+    pub arguments: Option<String>,
+}
+
+/// Why a scripted answer ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// By itself.
+    Stop,
+    /// As if a limit had been reached.
+    Length,
+    /// With calls of tools.
+    ToolCalls,
+    /// Something withheld the rest.
+    ContentFilter,
 }
 
 /// One of several answers.
@@ -153,21 +236,65 @@ pub struct Query<'a> {
     pub seed: Option<i64>,
     /// Which of several answers to the same request it is, from 0.
     pub choice: u32,
+    /// The texts of all system and developer messages.
+    pub system: &'a str,
+    /// How many user messages there are.
+    pub turn: u32,
+    /// The results of tools with which the conversation ends, if it does.
+    pub tool_result: Option<&'a str>,
+}
+
+/// What an entry says to a request.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The entry; `default` if none matched.
+    pub entry: Arc<str>,
+    /// What further choices for this reply depend on.
+    pub seed: Seed,
+    /// What is thought before.
+    pub reasoning: Option<Script>,
+    /// The answer.
+    pub content: Option<Script>,
+    /// Why there is none.
+    pub refusal: Option<Script>,
+    /// Names of functions, and the arguments that are scripted.
+    pub tool_calls: Vec<(Arc<str>, Option<String>)>,
+    /// Why it ends, if not as usual.
+    pub finish: Option<Finish>,
 }
 
 /// All rules, compiled. Immutable; share it between threads.
 #[derive(Debug)]
 pub struct Responses {
     seed: i64,
+    /// Of the entries that only the input decides.
     matcher: Matcher,
+    /// Which entries those are.
+    plain: Vec<usize>,
+    /// The others, in the order of the file. Each is tried alone: there are few of them.
+    conditional: Vec<Conditional>,
     entries: Vec<Entry>,
     default: Entry,
 }
 
 #[derive(Debug)]
+struct Conditional {
+    entry: usize,
+    when: When,
+    /// Nothing if the input does not matter.
+    matcher: Option<Matcher>,
+    /// It does not apply to a conversation that ends with the result of a tool.
+    not_after_tools: bool,
+}
+
+#[derive(Debug, Default)]
 struct Entry {
     id: Arc<str>,
     says: Vec<Says>,
+    reasoning: Option<Says>,
+    refusal: Option<Says>,
+    tool_calls: Vec<(Arc<str>, Option<Template>)>,
+    finish: Option<Finish>,
 }
 
 #[derive(Debug)]
@@ -183,7 +310,41 @@ impl Responses {
     /// # Errors
     /// All that is wrong with it, in the order of the file.
     pub fn compile(set: RuleSet) -> Result<Self, Vec<RuleProblem>> {
-        let (matcher, mut problems) = Matcher::compile(&set.rules);
+        let is_plain = |rule: &Rule| {
+            rule.when.is_always() && rule.operator != Operator::Always && !rule.answer.calls_tools()
+        };
+        let plain: Vec<usize> =
+            (0..set.rules.len()).filter(|&index| is_plain(&set.rules[index])).collect();
+        let compiled = |indices: &[usize]| {
+            let rules: Vec<Rule> = indices.iter().map(|&index| set.rules[index].clone()).collect();
+            let (matcher, mut problems) = Matcher::compile(&rules);
+            for problem in &mut problems {
+                problem.rule = problem.rule.map(|rule| indices[rule]);
+            }
+            (matcher, problems)
+        };
+        let (matcher, mut problems) = compiled(&plain);
+        let mut conditional = Vec::new();
+        for (entry, rule) in set.rules.iter().enumerate().filter(|(_, rule)| !is_plain(rule)) {
+            let matcher = (rule.operator != Operator::Always).then(|| {
+                let (matcher, own) = compiled(&[entry]);
+                problems.extend(own);
+                matcher
+            });
+            conditional.push(Conditional {
+                entry,
+                when: rule.when.clone(),
+                matcher,
+                not_after_tools: rule.answer.calls_tools() && rule.when.tool_result.is_empty(),
+            });
+        }
+        let groups_of = |index: usize| match plain.binary_search(&index) {
+            Ok(place) => matcher.groups(place),
+            Err(_) => {
+                let own = conditional.iter().find(|own: &&Conditional| own.entry == index);
+                own.and_then(|own| own.matcher.as_ref()).map_or_else(Vec::new, |own| own.groups(0))
+            }
+        };
         let refused: BTreeSet<_> = problems.iter().map(|problem| problem.rule).collect();
         let mut ids = BTreeSet::new();
         let mut entries = Vec::with_capacity(set.rules.len());
@@ -193,7 +354,7 @@ impl Responses {
                 problems
                     .push(place.problem("id", "this id is used by an earlier entry".to_owned()));
             }
-            let mut names = matcher.groups(index);
+            let mut names = groups_of(index);
             let groups = match &rule.operator {
                 Operator::Regex(patterns) if patterns.is_empty() => Groups::Unknown,
                 // A placeholder of a pattern that did not compile is no second mistake.
@@ -208,39 +369,94 @@ impl Responses {
         let place = Place { rule: None, id: DEFAULT_ID };
         let default = Entry::compile(&set.default, Groups::Known(&[]), place, &mut problems);
         if problems.is_empty() {
-            return Ok(Self { seed: set.seed, matcher, entries, default });
+            return Ok(Self { seed: set.seed, matcher, plain, conditional, entries, default });
         }
         problems.sort_by_key(|problem| problem.rule.unwrap_or(usize::MAX));
         Err(problems)
     }
 
-    /// The answer to `query`.
+    /// The text of the reply to `query`, where nothing else can be said: the content, or else the
+    /// refusal, or else one empty token.
     pub fn answer(&self, query: &Query<'_>) -> Script {
+        let Reply { entry, content, refusal, .. } = self.reply(query);
+        let nothing = || Script::from_table(entry, Arc::new(PieceTable::new(String::new())));
+        content.or(refusal).unwrap_or_else(nothing)
+    }
+
+    /// All that is said to `query`.
+    pub fn reply(&self, query: &Query<'_>) -> Reply {
         let input = query.input.trim();
-        let hit = self.matcher.find(input);
-        let entry = hit.as_ref().map_or(&self.default, |hit| &self.entries[hit.rule]);
+        let (entry, hit) = match self.find(input, query) {
+            Some((index, hit)) => (&self.entries[index], hit),
+            None => (&self.default, None),
+        };
         let choice = Choice {
             seed: query.seed.unwrap_or(self.seed),
             id: &entry.id,
             input,
             number: query.choice,
         };
-        let says = match &entry.says[..] {
-            [only] => only,
-            variants => &variants[choice.below("variant", variants.len() as u64) as usize],
-        };
-        let id = Arc::clone(&entry.id);
-        match says {
-            Says::Fixed(table) => Script::from_table(id, Arc::clone(table)),
+        let id = || Arc::clone(&entry.id);
+        let rendered = |template: &Template| render(template, query, input, hit.as_ref());
+        let script = |says: &Says, length: &str, filler: &str| match says {
+            Says::Fixed(table) => Script::from_table(id(), Arc::clone(table)),
             Says::Rendered(template) => {
-                let text = render(template, query, input, hit.as_ref());
-                Script::from_table(id, Arc::new(PieceTable::new(text)))
+                Script::from_table(id(), Arc::new(PieceTable::new(rendered(template))))
             }
             Says::Filler(lengths) => {
-                let len = choice.length(*lengths);
-                Script::from_filler(id, Filler::new(choice.seed("filler"), len))
+                let len = choice.length(length, *lengths);
+                Script::from_filler(id(), Filler::new(choice.seed(filler), len))
+            }
+        };
+        let content = match &entry.says[..] {
+            [] => None,
+            [only] => Some(only),
+            variants => Some(&variants[choice.below("variant", variants.len() as u64) as usize]),
+        };
+        let text = |template: &Template| match template {
+            Template::Fixed(text) => text.clone(),
+            parts @ Template::Parts(_) => render_json(parts, query, input, hit.as_ref()),
+        };
+        let calls = entry.tool_calls.iter();
+        Reply {
+            entry: id(),
+            seed: choice.seed("reply"),
+            reasoning: entry
+                .reasoning
+                .as_ref()
+                .map(|says| script(says, "reasoning length", "reasoning filler")),
+            content: content.map(|says| script(says, "length", "filler")),
+            refusal: entry.refusal.as_ref().map(|says| script(says, "length", "filler")),
+            tool_calls: calls
+                .map(|(name, arguments)| (Arc::clone(name), arguments.as_ref().map(text)))
+                .collect(),
+            finish: entry.finish,
+        }
+    }
+
+    /// The first entry that applies, and what of the input did.
+    fn find(&self, input: &str, query: &Query<'_>) -> Option<(usize, Option<Hit<'_>>)> {
+        let hit = self.matcher.find(input);
+        let plain = hit.as_ref().map_or(usize::MAX, |hit| self.plain[hit.rule]);
+        for own in self.conditional.iter().take_while(|own| own.entry < plain) {
+            if !own.when.holds(query) || own.not_after_tools && query.tool_result.is_some() {
+                continue;
+            }
+            match &own.matcher {
+                None => return Some((own.entry, None)),
+                Some(matcher) => match matcher.find(input) {
+                    Some(hit) => return Some((own.entry, Some(hit))),
+                    None => continue,
+                },
             }
         }
+        hit.map(|hit| (plain, Some(hit)))
+    }
+}
+
+impl Answer {
+    fn calls_tools(&self) -> bool {
+        matches!(self, Self::Parts(parts) if !parts.tool_calls.is_empty())
     }
 }
 
@@ -249,6 +465,31 @@ fn render(template: &Template, query: &Query<'_>, input: &str, hit: Option<&Hit<
     let groups = hit
         .filter(|_| template.needs_groups())
         .map_or_else(Vec::new, |hit| hit.named_groups(input));
+    template.render(values, |name| {
+        groups.iter().find(|(group, _)| *group == name).map_or("", |(_, text)| text)
+    })
+}
+
+/// The same where the text is JSON and placeholders stand in its strings.
+fn render_json(
+    template: &Template,
+    query: &Query<'_>,
+    input: &str,
+    hit: Option<&Hit<'_>>,
+) -> String {
+    let escaped = |text: &str| {
+        let mut out = Vec::new();
+        escape::json_string_content(text, &mut out);
+        String::from_utf8(out).expect("escapes of a text are text")
+    };
+    let (message, model) = (escaped(query.input), escaped(query.model));
+    let values = Values { last_user_message: &message, model: &model };
+    let groups: Vec<(&str, String)> = hit
+        .filter(|_| template.needs_groups())
+        .map_or_else(Vec::new, |hit| hit.named_groups(input))
+        .into_iter()
+        .map(|(name, text)| (name, escaped(text)))
+        .collect();
     template.render(values, |name| {
         groups.iter().find(|(group, _)| *group == name).map_or("", |(_, text)| text)
     })
@@ -278,9 +519,9 @@ impl Choice<'_> {
         if bound == 1 { 0 } else { self.seed(purpose).below(bound) }
     }
 
-    fn length(&self, lengths: Lengths) -> Tokens {
+    fn length(&self, purpose: &str, lengths: Lengths) -> Tokens {
         let choices = u64::from(lengths.max.get() - lengths.min.get()) + 1;
-        lengths.min + Tokens::new(self.below("length", choices) as u32)
+        lengths.min + Tokens::new(self.below(purpose, choices) as u32)
     }
 }
 
@@ -291,14 +532,20 @@ impl Entry {
         place: Place<'_>,
         problems: &mut Vec<RuleProblem>,
     ) -> Self {
-        let mut says = Vec::new();
-        let mut add = |compiled: Result<Says, Vec<String>>, field: String| match compiled {
-            Ok(compiled) => says.push(compiled),
-            Err(messages) => {
-                problems.extend(messages.into_iter().map(|it| place.problem(&field, it)));
+        let mut entry = Self { id: place.id.into(), ..Self::default() };
+        let text = match answer {
+            Answer::Parts(parts) => {
+                entry.add_parts(parts, groups, place, problems);
+                let Some(content) = &parts.content else { return entry };
+                content
             }
+            text => text,
         };
-        match answer {
+        let says = &mut entry.says;
+        let mut add = |compiled: Result<Says, Vec<String>>, field: String| {
+            says.extend(kept(compiled, &field, place, problems));
+        };
+        match text {
             Answer::Content(text) => add(Says::text(text, groups), "content".to_owned()),
             Answer::Synthetic(lengths) => {
                 add(Says::filler(*lengths), "synthetic.tokens".to_owned());
@@ -309,18 +556,63 @@ impl Entry {
             }
             Answer::Variants(variants) => {
                 for (i, variant) in variants.iter().enumerate() {
-                    match variant {
-                        Variant::Text(text) => {
-                            add(Says::text(text, groups), format!("variants[{i}]"));
-                        }
-                        Variant::Synthetic(lengths) => {
-                            add(Says::filler(*lengths), format!("variants[{i}].synthetic.tokens"));
-                        }
-                    }
+                    let (compiled, field) = variant.compile(groups);
+                    add(compiled, format!("variants[{i}]{field}"));
                 }
             }
+            Answer::Parts(_) => {
+                let message = "an answer of parts has no parts within its content".to_owned();
+                add(Err(vec![message]), "content".to_owned());
+            }
         }
-        Self { id: place.id.into(), says }
+        entry
+    }
+
+    fn add_parts(
+        &mut self,
+        parts: &Parts,
+        groups: Groups<'_>,
+        place: Place<'_>,
+        problems: &mut Vec<RuleProblem>,
+    ) {
+        self.finish = parts.finish;
+        if let Some(reasoning) = &parts.reasoning {
+            let (compiled, field) = reasoning.compile(groups);
+            self.reasoning = kept(compiled, &format!("reasoning{field}"), place, problems);
+        }
+        if let Some(refusal) = &parts.refusal {
+            self.refusal = kept(Says::text(refusal, groups), "refusal", place, problems);
+        }
+        for (i, call) in parts.tool_calls.iter().enumerate() {
+            let arguments = call.arguments.as_ref().and_then(|text| {
+                let field = format!("tool_calls[{i}].arguments");
+                kept(Template::compile_with(text, groups), &field, place, problems)
+            });
+            self.tool_calls.push((call.name.as_str().into(), arguments));
+        }
+    }
+}
+
+/// What was compiled, or nothing after telling why not.
+fn kept<T>(
+    compiled: Result<T, Vec<String>>,
+    field: &str,
+    place: Place<'_>,
+    problems: &mut Vec<RuleProblem>,
+) -> Option<T> {
+    let tell = |messages: Vec<String>| {
+        problems.extend(messages.into_iter().map(|it| place.problem(field, it)));
+    };
+    compiled.map_err(tell).ok()
+}
+
+impl Variant {
+    /// What it says, or what is wrong with it; and where in it.
+    fn compile(&self, groups: Groups<'_>) -> (Result<Says, Vec<String>>, &'static str) {
+        match self {
+            Self::Text(text) => (Says::text(text, groups), ""),
+            Self::Synthetic(lengths) => (Says::filler(*lengths), ".synthetic.tokens"),
+        }
     }
 }
 

@@ -20,9 +20,10 @@ use std::mem::take;
 
 use self::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
 pub use self::messages::{Message, Role};
-use self::tools::ResponseFormat;
+pub use self::tools::Format;
 use super::error::{ApiError, Unsupported};
 use super::json::{Json, Kind};
+use super::tools::{Choice, Tools};
 use crate::units::Tokens;
 
 /// A valid request for a chat completion. Texts are borrowed from the body where it spells them
@@ -33,6 +34,14 @@ pub struct ChatRequest<'a> {
     pub model: Cow<'a, str>,
     /// The conversation; at least one message.
     pub messages: Vec<Message<'a>>,
+    /// The functions that may be called, and whether one is.
+    pub tools: Tools<'a>,
+    /// The form of answer that is asked for.
+    pub format: Format,
+    /// With `logprobs`: how many alternatives to each token are told, from 0 to 20.
+    pub logprobs: Option<u32>,
+    /// vLLM: whether what is thought before the answer is sent.
+    pub include_reasoning: bool,
     /// How many answers: `n`, from 1 to 128.
     pub choices: u32,
     /// Whether the answer is a stream.
@@ -76,8 +85,13 @@ impl<'a> ChatRequest<'a> {
         // OpenAI's order from here on.
         only_type(raw.functions, "functions", Kind::Array)?;
         let tools = tools::tools(&raw.tools)?;
-        tools::tool_choice(&raw.tool_choice, &raw.tools)?;
-        boolean(&raw.parallel_tool_calls, "parallel_tool_calls")?;
+        let choice = tools::tool_choice(&raw.tool_choice, &raw.tools)?;
+        let parallel = boolean(&raw.parallel_tool_calls, "parallel_tool_calls")?.unwrap_or(true);
+        let tools = Tools { list: tools, choice, parallel };
+        if tools.list.is_empty() && tools.choice == Choice::Required {
+            let why = "none of the tools is of type 'function', and others are never called.";
+            return Err(ApiError::invalid_value("tool_choice", why));
+        }
         let max_completion_tokens = limit(&raw.max_completion_tokens, "max_completion_tokens")?;
         let choices = integer(&raw.n, "n", 1..=128)?.unwrap_or(1);
         decimal(&raw.temperature, "temperature", 0.0..=2.0)?;
@@ -85,7 +99,7 @@ impl<'a> ChatRequest<'a> {
         decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
         decimal(&raw.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
         let logprobs = boolean(&raw.logprobs, "logprobs")?.unwrap_or(false);
-        top_logprobs(&raw.top_logprobs, logprobs)?;
+        let top_logprobs = top_logprobs(&raw.top_logprobs, logprobs)?;
         let user = string(take(&mut raw.user), "user")?;
         let seed = integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?;
         let response_format = tools::response_format(&raw.response_format)?;
@@ -109,24 +123,24 @@ impl<'a> ChatRequest<'a> {
         let max_tokens = max_completion_tokens.or(max_tokens);
         let vllm = vllm::check(&mut raw, max_tokens, stream)?;
 
-        let unsupported = [
-            (tools > 0, Unsupported::Tools, "tools"),
-            (logprobs, Unsupported::Logprobs, "logprobs"),
-            (
-                response_format != ResponseFormat::Text,
-                Unsupported::ResponseFormat,
-                "response_format",
-            ),
-            (vllm.prompt_logprobs, Unsupported::Logprobs, "prompt_logprobs"),
-            (vllm.structured_outputs, Unsupported::ResponseFormat, "structured_outputs"),
-        ];
-        if let Some((_, what, param)) = unsupported.into_iter().find(|(asked, ..)| *asked) {
-            return Err(ApiError::unsupported(what, param));
+        if vllm.prompt_logprobs {
+            return Err(ApiError::unsupported(Unsupported::Logprobs, "prompt_logprobs"));
+        }
+        if response_format != Format::Text && vllm.structured_outputs.is_some() {
+            return Err(ApiError::contradiction(
+                "structured_outputs",
+                "'structured_outputs' and 'response_format' cannot both be asked for; send one of \
+                 them.",
+            ));
         }
 
         Ok(Self {
             model,
             messages,
+            tools,
+            format: vllm.structured_outputs.unwrap_or(response_format),
+            logprobs: logprobs.then_some(top_logprobs),
+            include_reasoning: vllm.include_reasoning,
             choices: u32::try_from(choices).unwrap_or(1),
             stream,
             include_usage: stream_options.include_usage,
@@ -142,6 +156,35 @@ impl<'a> ChatRequest<'a> {
             request_id: vllm.request_id,
             user,
         })
+    }
+
+    /// The texts of all system and developer messages, a line each.
+    pub fn system_text(&self) -> String {
+        let is_system =
+            |message: &&Message<'_>| matches!(message.role, Role::System | Role::Developer);
+        let texts: Vec<&str> = self
+            .messages
+            .iter()
+            .filter(is_system)
+            .map(|message| message.content.as_ref())
+            .collect();
+        texts.join("\n")
+    }
+
+    /// How many user messages there are.
+    pub fn turn(&self) -> u32 {
+        let count = self.messages.iter().filter(|message| message.role == Role::User).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// The results of tools with which the conversation ends, a line each, if it does.
+    pub fn tool_result(&self) -> Option<String> {
+        let is_result =
+            |message: &&Message<'_>| matches!(message.role, Role::Tool | Role::Function);
+        let results = self.messages.iter().rev().take_while(is_result);
+        let mut texts: Vec<&str> = results.map(|message| message.content.as_ref()).collect();
+        texts.reverse();
+        (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     /// The text of the last message with the role `user`, which decides the answer; empty if there
@@ -169,12 +212,12 @@ pub(super) fn limit(json: &Json<'_>, param: &'static str) -> Result<Option<Token
     Ok(limit.map(|limit| Tokens::new(u32::try_from(limit).unwrap_or(u32::MAX))))
 }
 
-fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<(), ApiError> {
+fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<u32, ApiError> {
     let asked = integer(json, "top_logprobs", 0..=20)?;
     if asked.is_some() && !logprobs {
         return Err(ApiError::only_with("top_logprobs", "'logprobs' is enabled"));
     }
-    Ok(())
+    Ok(asked.map_or(0, |count| count as u32))
 }
 
 /// The most stop strings that a request may have.

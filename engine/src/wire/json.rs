@@ -137,6 +137,43 @@ pub(super) struct Object<'a> {
 const KEPT: usize = 1024;
 
 impl<'a> Json<'a> {
+    /// Appends the value as JSON, as far as it was kept; what is absent is `null`.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Absent | Self::Null => out.extend_from_slice(b"null"),
+            Self::Bool(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
+            Self::Integer(value) => out.extend_from_slice(value.to_string().as_bytes()),
+            Self::HugeInteger(value) => out.extend_from_slice(value.to_string().as_bytes()),
+            Self::Decimal(value) => out.extend_from_slice(format!("{value:?}").as_bytes()),
+            Self::String(text) => push_string(out, text),
+            Self::Array(array) => {
+                out.push(b'[');
+                for (at, item) in array.items.iter().enumerate() {
+                    out.extend_from_slice(if at > 0 { b"," } else { b"" });
+                    item.write(out);
+                }
+                out.push(b']');
+            }
+            Self::Object(object) => {
+                out.push(b'{');
+                for (at, (name, value)) in object.members.iter().enumerate() {
+                    out.extend_from_slice(if at > 0 { b"," } else { b"" });
+                    push_string(out, name);
+                    out.push(b':');
+                    value.write(out);
+                }
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// The value as a text of JSON.
+    pub(super) fn to_text(&self) -> String {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        String::from_utf8(out).expect("what is appended is text")
+    }
+
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Absent => Kind::Absent,

@@ -16,6 +16,7 @@ pub mod generate;
 pub mod inputs;
 mod json;
 pub mod json_guard;
+pub mod logprobs;
 pub mod lora;
 pub mod messages;
 pub mod models;

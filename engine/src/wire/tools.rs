@@ -32,6 +32,13 @@ pub struct Tool<'a> {
     pub(super) parameters: Json<'a>,
 }
 
+impl Tool<'_> {
+    /// The JSON schema of its arguments as a text, if there is one.
+    pub fn schema(&self) -> Option<String> {
+        (!self.parameters.is_absent()).then(|| self.parameters.to_text())
+    }
+}
+
 /// What the client wants of its tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice<'a> {

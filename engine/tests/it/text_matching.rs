@@ -2,7 +2,7 @@
 
 use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::text::matcher::Matcher;
-use llmsim_engine::text::responses::{Answer, Operator, Rule};
+use llmsim_engine::text::responses::{Answer, Operator, Rule, When};
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
 
@@ -22,6 +22,7 @@ impl Reference {
                     Operator::Contains(_) => escaped(value),
                     Operator::StartsWith(_) => format!(r"\A{}", escaped(value.trim_start())),
                     Operator::Regex(_) => value.to_owned(),
+                    Operator::Always => unreachable!("it has no values"),
                 };
                 let syntax = syntax::Config::new().case_insensitive(true);
                 Regex::builder().syntax(syntax).build(&pattern).unwrap()
@@ -112,7 +113,12 @@ fn rule(random: &mut Generator) -> Rule {
         2 => Operator::StartsWith(values),
         _ => Operator::Regex(values),
     };
-    Rule { id: String::new(), operator, answer: Answer::Content(String::new()) }
+    Rule {
+        id: String::new(),
+        operator,
+        when: When::default(),
+        answer: Answer::Content(String::new()),
+    }
 }
 
 /// Whether the matcher takes the rule (an empty `contains` value is a problem, for example).
@@ -149,6 +155,7 @@ fn thousands_of_values_match_as_if_tried_one_by_one() {
         .map(|i| Rule {
             id: i.to_string(),
             operator: Operator::Contains(vec![format!("the answer to question {i} is É")]),
+            when: When::default(),
             answer: Answer::Content(String::new()),
         })
         .collect();

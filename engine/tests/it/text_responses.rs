@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use llmsim_engine::text::responses::{
-    Answer, Lengths, Operator, Query, Responses, Rule, RuleSet, Variant,
+    Answer, Lengths, Operator, Query, Responses, Rule, RuleSet, Variant, When,
 };
 use llmsim_engine::text::script::Script;
 use llmsim_engine::text::tokenizer;
@@ -22,7 +22,7 @@ fn tokens(min: u32, max: u32) -> Lengths {
 }
 
 fn rule(id: &str, operator: Operator, answer: Answer) -> Rule {
-    Rule { id: id.to_owned(), operator, answer }
+    Rule { id: id.to_owned(), operator, when: When::default(), answer }
 }
 
 /// The example of the manual.
@@ -56,7 +56,7 @@ fn example() -> RuleSet {
 }
 
 fn ask(responses: &Responses, input: &str, seed: Option<i64>) -> Script {
-    responses.answer(&Query { input, model: "qwen-mock", seed, choice: 0 })
+    responses.answer(&Query { input, model: "qwen-mock", seed, ..Query::default() })
 }
 
 #[test]
@@ -230,4 +230,69 @@ fn every_problem_is_reported_with_its_place() {
         problems[3].to_string(),
         "responses[1] (\"a\").id: this id is used by an earlier entry"
     );
+}
+
+/// The examples of `docs/schema.md`.
+mod documented {
+    use llmsim_engine::config::{self, Source};
+    use llmsim_engine::text::output::Kind;
+    use llmsim_engine::text::responses::Finish;
+    use llmsim_engine::text::wants::{self, Said, Tool, Wants};
+
+    use super::*;
+
+    const MODELS: &str =
+        "version: 1\nmodels: [{ name: qwen-mock, context_length: 100, engine: instant }]\n";
+
+    /// The files of responses that stand in the manual.
+    fn examples() -> Vec<Responses> {
+        let manual = include_str!("../../../docs/schema.md");
+        let blocks =
+            manual.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+        let files = blocks.filter(|block| block.contains("\nresponses:\n"));
+        files
+            .map(|file| {
+                let loaded =
+                    config::load(&Source::new("models", MODELS), &Source::new("responses", file));
+                loaded.unwrap_or_else(|problems| panic!("{file}\n{problems}")).responses
+            })
+            .collect()
+    }
+
+    fn said(responses: &Responses, query: &Query<'_>) -> Said {
+        let weather = Tool { name: "get_weather".into(), parameters: None };
+        let wants = Wants { tools: vec![weather], ..Wants::default() };
+        wants::say(responses.reply(query), &wants).unwrap()
+    }
+
+    fn text(said: &Said) -> String {
+        (0..said.output.len().get()).map(|k| said.output.piece(k)).collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_manual_do_what_it_says() {
+        let examples = examples();
+        let [first, parts] = &examples[..] else { panic!("{} examples", examples.len()) };
+        let of = |input| Query { input, model: "qwen-mock", turn: 1, ..Query::default() };
+        assert_eq!(text(&said(first, &of("what?"))), "I'm a simulated model (qwen-mock).");
+
+        let call = said(parts, &of("the weather in Oslo"));
+        assert_eq!(call.finish, Finish::ToolCalls);
+        assert!(
+            matches!(&call.output.part(0).kind, Kind::ToolCall(call) if &*call.name == "get_weather")
+        );
+        assert_eq!(text(&call), r#"get_weather{"city": "Oslo", "days": 2}"#);
+        let known = Query { tool_result: Some("20 Degrees"), ..of("the weather in Oslo") };
+        assert_eq!(text(&said(parts, &known)), "It is warm enough.");
+        let unknown = Query { tool_result: Some("no idea"), ..of("the weather in Oslo") };
+        assert_eq!(text(&said(parts, &unknown)), "I'm a simulated model (qwen-mock).");
+        let riddle = said(parts, &of("a riddle"));
+        assert_eq!(riddle.output.part(0).kind, Kind::Reasoning);
+        assert_eq!(text(&riddle), "What has keys but no locks?A piano.");
+        let careful = Query { system: "You must Be Careful.", ..of("forbidden") };
+        assert_eq!(said(parts, &careful).output.part(0).kind, Kind::Refusal);
+        let second = Query { turn: 2, ..of("withheld") };
+        assert_eq!(said(parts, &second).finish, Finish::ContentFilter);
+        assert_eq!(said(parts, &of("withheld")).finish, Finish::Stop);
+    }
 }

@@ -17,7 +17,7 @@ const BORDERS: &[(&str, &[&str])] = &[
     ("wire", &["units", "stats", "escape"]),
     ("catalog", &["units", "seed", "sim"]),
     ("faults", &["units", "seed", "sim"]),
-    ("config", &["units", "seed", "sim", "text", "catalog", "faults"]),
+    ("config", &["units", "seed", "escape", "sim", "text", "catalog", "faults"]),
     ("record", &["units", "seed", "escape", "stats", "sim"]),
     ("replay", &["units", "seed", "escape", "sim"]),
     ("observe", &["units", "seed", "escape", "stats", "sim"]),

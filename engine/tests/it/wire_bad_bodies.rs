@@ -454,24 +454,42 @@ fn fields_that_need_or_exclude_each_other() {
 }
 
 #[test]
-fn what_is_not_there_yet_says_so_clearly() {
+fn what_is_not_there_says_so_clearly() {
     let code = "unsupported_parameter";
     let cases = [
+        with(r#""prompt_logprobs":1"#, "prompt_logprobs", code, "not supported yet"),
+        with(r#""response_format":{"type":"structural_tag"}"#, "response_format", code, "yet"),
+        with(r#""structured_outputs":{"grammar":"x"}"#, "structured_outputs", code, "yet"),
         with(
-            r#""tools":[{"type":"function","function":{"name":"f","parameters":{}}}]"#,
-            "tools",
-            code,
-            "not supported yet",
+            r#""structured_outputs":{"choice":["a"],"regex":"a"}"#,
+            "structured_outputs",
+            None,
+            "cannot both be asked for",
         ),
-        with(r#""logprobs":true"#, "logprobs", code, "not supported yet"),
-        with(r#""response_format":{"type":"json_object"}"#, "response_format", code, "yet"),
         with(
-            r#""response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{}}}"#,
-            "response_format",
-            code,
-            "not supported yet",
+            r#""structured_outputs":{"choice":[]}"#,
+            "structured_outputs.choice",
+            "empty_array",
+            "empty",
         ),
-        with(r#""structured_outputs":{"choice":["a"]}"#, "structured_outputs", code, "yet"),
+        with(
+            r#""structured_outputs":{"json":3}"#,
+            "structured_outputs.json",
+            "invalid_type",
+            "an object",
+        ),
+        with(
+            r#""structured_outputs":{"json_object":true},"response_format":{"type":"json_object"}"#,
+            "structured_outputs",
+            None,
+            "cannot both be asked for",
+        ),
+        with(
+            r#""tools":[{"type":"custom","custom":{"name":"c"}}],"tool_choice":"required""#,
+            "tool_choice",
+            "invalid_value",
+            "never called",
+        ),
     ];
     cases.iter().for_each(check);
 }

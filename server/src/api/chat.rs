@@ -5,19 +5,23 @@
 //! checked whole before its answer begins.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
+use llmsim_engine::text::logprobs;
 use llmsim_engine::text::output::{Call, Kind, Output};
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::ChatRequest;
+use llmsim_engine::wire::chat::{ChatRequest, Message, Role};
 use llmsim_engine::wire::completion::{CallBody, Choice, Completion};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::logprobs::write_entry;
 use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
-use llmsim_engine::wire::usage::{FinishReason, Usage};
+use llmsim_engine::wire::usage::Usage;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use super::intake::{self, Naming};
+use super::words;
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -36,6 +40,9 @@ pub(crate) struct Chat {
     frames: StreamFrames,
     include_usage: bool,
     continuous_usage: bool,
+    /// How many of the likeliest tokens are told at each place, if any probability is.
+    logprobs: Option<u32>,
+    sends_reasoning: bool,
 }
 
 /// The beginning of an answer's id.
@@ -54,23 +61,37 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let (place, model) = api::find_model(served, &request.model)?;
     intake::check_priority(model, request.priority)?;
     let salt = request.cache_salt.as_deref();
-    let prompt = intake::conversation(model, &request.model, salt, &request.messages);
+    let prompt = match tool_definitions(&request) {
+        None => intake::conversation(model, &request.model, salt, &request.messages),
+        Some(definitions) => {
+            let first = Message { role: Role::System, content: Cow::Borrowed(&definitions) };
+            let messages: Vec<Message<'_>> =
+                std::iter::once(first).chain(request.messages.iter().cloned()).collect();
+            intake::conversation(model, &request.model, salt, &messages)
+        }
+    };
     let limits = Limits {
         min_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,
         ..intake::limits(model, prompt.tokens, request.max_tokens, "messages")?
     };
-    let lanes = (0..request.choices).map(|choice| {
-        let script = served.responses.answer(&Query {
-            input: request.last_user_text(),
-            model: &request.model,
-            seed: request.seed,
-            choice,
-        });
-        let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
-        Lane { counts_prompt: choice == 0, ..lane }
-    });
-    let lanes = Lanes::of(lanes).expect("a request has at least one choice");
+    let wants = words::wants(&request.tools, &request.format, request.messages.len());
+    let (system, tool_result) = (request.system_text(), request.tool_result());
+    let lanes: Result<Vec<Lane>, ApiError> = (0..request.choices)
+        .map(|choice| {
+            let query = Query {
+                input: request.last_user_text(),
+                model: &request.model,
+                seed: request.seed,
+                choice,
+                system: &system,
+                turn: request.turn(),
+                tool_result: tool_result.as_deref(),
+            };
+            words::lane(served, &query, &wants, &limits, words::place_of(&request.format))
+        })
+        .collect();
+    let lanes = Lanes::of(lanes?).expect("a request has at least one choice");
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
@@ -95,6 +116,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             frames,
             include_usage,
             continuous_usage: request.include_usage && request.continuous_usage,
+            logprobs: request.logprobs,
+            sends_reasoning: request.include_reasoning,
         }),
         served: Arc::clone(served),
         adapter: intake::lease(served, model, &request.model),
@@ -106,6 +129,21 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         keeps_match: request.include_stop,
         min_tokens: request.min_tokens,
     })
+}
+
+/// What a prompt says of the tools, whether or not they may be called: a message of its own.
+fn tool_definitions(request: &ChatRequest<'_>) -> Option<String> {
+    if request.tools.list.is_empty() {
+        return None;
+    }
+    let mut text = String::new();
+    for tool in &request.tools.list {
+        text.push_str(&tool.name);
+        text.push(' ');
+        text.push_str(&tool.schema().unwrap_or_default());
+        text.push('\n');
+    }
+    Some(text)
 }
 
 impl Chat {
@@ -135,13 +173,17 @@ impl Chat {
         out: &mut Vec<u8>,
     ) {
         let output = &answer.lanes[lane].output;
-        if lane == 0 && !self.continuous_usage && output.only_content().is_some() {
+        let is_bare = !self.continuous_usage && self.logprobs.is_none();
+        if lane == 0 && is_bare && output.only_content().is_some() {
             return self.frames.content(output.escaped(k), out);
         }
         let spot = output.locate(k);
         let escaped = output.escaped_at(spot);
-        let delta = match &output.part(spot.part).kind {
+        let kind = &output.part(spot.part).kind;
+        let delta = match kind {
             Kind::Content => Delta::Content(escaped),
+            // It is a token like any other, and nothing is said of it.
+            Kind::Reasoning if !self.sends_reasoning => return,
             Kind::Reasoning => Delta::Reasoning(escaped),
             Kind::Refusal => Delta::Refusal(escaped),
             Kind::ToolCall(Call { index, id, name }) if spot.token == 0 => {
@@ -150,12 +192,44 @@ impl Chat {
             Kind::ToolCall(Call { index, .. }) => Delta::Arguments { index: *index, escaped },
         };
         let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
-        self.frames.frame(
-            number(lane),
-            delta,
-            &End { usage: usage.as_ref(), ..End::default() },
-            out,
-        );
+        self.frames.begin(number(lane), delta, out);
+        let range = k..k + 1;
+        match kind {
+            Kind::Content => self.logprobs(output, range, 0..0, out),
+            Kind::Refusal => self.logprobs(output, 0..0, range, out),
+            Kind::Reasoning | Kind::ToolCall(_) => out.extend_from_slice(b"null"),
+        }
+        self.frames.end(&End { usage: usage.as_ref(), ..End::default() }, out);
+    }
+
+    /// The value of `logprobs` for tokens of content and tokens of a refusal.
+    fn logprobs(
+        &self,
+        output: &Output,
+        content: Range<u32>,
+        refusal: Range<u32>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(count) = self.logprobs else { return out.extend_from_slice(b"null") };
+        for (name, tokens) in [(b"{\"content\":".as_slice(), content), (b",\"refusal\":", refusal)]
+        {
+            out.extend_from_slice(name);
+            if tokens.is_empty() {
+                out.extend_from_slice(b"null");
+                continue;
+            }
+            out.push(b'[');
+            for k in tokens.clone() {
+                if k > tokens.start {
+                    out.push(b',');
+                }
+                let piece = output.piece(k);
+                let likeliest = logprobs::likeliest(piece, count);
+                write_entry(piece, logprobs::logprob(piece), likeliest, out);
+            }
+            out.push(b']');
+        }
+        out.push(b'}');
     }
 
     /// Why a choice ended.
@@ -211,7 +285,7 @@ impl Chat {
         let mut body = Vec::with_capacity(1024 + 6 * completion.usage.completion.get() as usize);
         completion.open(&mut body);
         for (index, (lane, progress)) in answer.lanes.iter().zip(progress.iter()).enumerate() {
-            whole_choice(number(index), lane, progress, &mut body);
+            self.whole_choice(number(index), lane, progress, &mut body);
         }
         completion.close(&mut body);
         if let Some(timing) = timing {
@@ -230,48 +304,62 @@ impl Chat {
     ) -> Option<Usage> {
         self.continuous_usage.then(|| answer.usage_of(lane, completion, cached))
     }
-}
 
-fn whole_choice(index: u32, lane: &Lane, progress: &Progress, body: &mut Vec<u8>) {
-    let (mut content, mut refusal, mut reasoning) = (None, None, None);
-    let mut calls: Vec<(&Call, Vec<u8>)> = Vec::new();
-    let output = &lane.output;
-    for (at, part) in output.parts().enumerate() {
-        let said = output.said_of(at, progress.released).get();
-        if said == 0 {
-            break;
-        }
-        let first = part.start.get();
-        let say = |skip: u32, text: &mut Vec<u8>| {
-            (first + skip..first + said).for_each(|k| text.extend_from_slice(output.escaped(k)));
-        };
-        match &part.kind {
-            Kind::Content => say(0, content.get_or_insert_default()),
-            Kind::Refusal => say(0, refusal.get_or_insert_default()),
-            Kind::Reasoning => say(0, reasoning.get_or_insert_default()),
-            Kind::ToolCall(call) => {
-                // The first token is the function's name.
-                let mut arguments = Vec::new();
-                say(1, &mut arguments);
-                calls.push((call, arguments));
+    fn whole_choice(&self, index: u32, lane: &Lane, progress: &Progress, body: &mut Vec<u8>) {
+        let (mut content, mut refusal, mut reasoning) = (None, None, None);
+        let mut calls: Vec<(&Call, Vec<u8>)> = Vec::new();
+        let (mut content_tokens, mut refusal_tokens) = (0..0, 0..0);
+        let output = &lane.output;
+        for (at, part) in output.parts().enumerate() {
+            let said = output.said_of(at, progress.released).get();
+            if said == 0 {
+                break;
+            }
+            let first = part.start.get();
+            let say = |skip: u32, text: &mut Vec<u8>| {
+                (first + skip..first + said)
+                    .for_each(|k| text.extend_from_slice(output.escaped(k)));
+            };
+            match &part.kind {
+                Kind::Content => {
+                    say(0, content.get_or_insert_default());
+                    content_tokens = first..first + said;
+                }
+                Kind::Refusal => {
+                    say(0, refusal.get_or_insert_default());
+                    refusal_tokens = first..first + said;
+                }
+                Kind::Reasoning if !self.sends_reasoning => {}
+                Kind::Reasoning => say(0, reasoning.get_or_insert_default()),
+                Kind::ToolCall(call) => {
+                    // The first token is the function's name.
+                    let mut arguments = Vec::new();
+                    say(1, &mut arguments);
+                    calls.push((call, arguments));
+                }
             }
         }
+        let calls: Vec<_> = calls
+            .iter()
+            .map(|(call, arguments)| CallBody { id: &call.id, name: &call.name, arguments })
+            .collect();
+        let logprobs = self.logprobs.map(|_| {
+            let mut value = Vec::new();
+            self.logprobs(output, content_tokens, refusal_tokens, &mut value);
+            value
+        });
+        let choice = Choice {
+            index,
+            content: content.as_deref(),
+            refusal: refusal.as_deref(),
+            reasoning: reasoning.as_deref(),
+            calls: &calls,
+            logprobs: logprobs.as_deref(),
+            finish: lane.reason(progress.finish),
+            stop_reason: lane.stopped_by(progress.finish),
+        };
+        choice.write(body);
     }
-    let calls: Vec<_> = calls
-        .iter()
-        .map(|(call, arguments)| CallBody { id: &call.id, name: &call.name, arguments })
-        .collect();
-    let choice = Choice {
-        index,
-        content: content.as_deref(),
-        refusal: refusal.as_deref(),
-        reasoning: reasoning.as_deref(),
-        calls: &calls,
-        logprobs: None,
-        finish: lane.reason(progress.finish),
-        stop_reason: lane.stopped_by(progress.finish),
-    };
-    choice.write(body);
 }
 
 /// A lane's number on the wire.

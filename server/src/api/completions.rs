@@ -85,6 +85,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
                 model: &request.model,
                 seed: request.seed,
                 choice,
+                ..Query::default()
             });
             let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
             lanes.push(Lane { counts_prompt: choice == 0, ..lane });

@@ -90,6 +90,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         model: &request.model,
         seed: request.seed,
         choice: 0,
+        ..Query::default()
     });
     let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
     let answer = Answer {

@@ -19,6 +19,7 @@ pub(crate) mod probes;
 pub(crate) mod responses;
 pub(crate) mod tokens;
 pub(crate) mod ui;
+mod words;
 
 use http::{Method, header};
 use llmsim_engine::faults::Unready;

@@ -25,3 +25,4 @@ mod scheduling;
 mod step_files;
 mod streams;
 mod tls;
+mod tools;

@@ -70,7 +70,7 @@ pub(in crate::wire) struct Raw<'a> {
     pub(in crate::wire) chat_template_kwargs: Kind,
     pub(in crate::wire) documents: Kind,
     pub(in crate::wire) mm_processor_kwargs: Kind,
-    pub(in crate::wire) structured_outputs: Kind,
+    pub(in crate::wire) structured_outputs: Json<'a>,
     pub(in crate::wire) priority: Json<'a>,
     pub(in crate::wire) request_id: Json<'a>,
     pub(in crate::wire) return_token_ids: Json<'a>,

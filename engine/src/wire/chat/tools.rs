@@ -1,17 +1,19 @@
 //! `tools`, `tool_choice`, `response_format` and `logit_bias`: validated as OpenAI does, so that a
 //! wrong request is told so whether or not the answer would use them.
 
-use super::fields::{boolean, decimal, short_string, string, wrong_type};
-use crate::wire::error::ApiError;
-use crate::wire::json::{Json, Object};
+use std::borrow::Cow;
 
-const MAX_TOOLS: usize = 128;
+use super::fields::{boolean, decimal, short_string, string, wrong_type};
+use crate::wire::error::{ApiError, Unsupported};
+use crate::wire::json::{Json, Object};
+use crate::wire::tools::{Choice, MAX_TOOLS, Tool};
+
 const MAX_NAME_CHARS: usize = 64;
 
-/// How many tools there are.
-pub(in crate::wire) fn tools(json: &Json<'_>) -> Result<usize, ApiError> {
+/// The functions among the tools. Custom tools are known and never called.
+pub(super) fn tools<'a>(json: &Json<'a>) -> Result<Vec<Tool<'a>>, ApiError> {
     let array = match json {
-        absent if absent.is_absent() => return Ok(0),
+        absent if absent.is_absent() => return Ok(Vec::new()),
         Json::Array(array) => array,
         other => return Err(wrong_type("tools", "an array of objects", other.kind())),
     };
@@ -21,13 +23,14 @@ pub(in crate::wire) fn tools(json: &Json<'_>) -> Result<usize, ApiError> {
     if array.len > MAX_TOOLS {
         return Err(ApiError::array_too_long("tools", MAX_TOOLS, array.len));
     }
+    let mut tools = Vec::with_capacity(array.items.len());
     for (at, item) in array.items.iter().enumerate() {
-        tool(&format!("tools[{at}]"), item)?;
+        tools.extend(tool(&format!("tools[{at}]"), item)?);
     }
-    Ok(array.len)
+    Ok(tools)
 }
 
-fn tool(path: &str, json: &Json<'_>) -> Result<(), ApiError> {
+fn tool<'a>(path: &str, json: &Json<'a>) -> Result<Option<Tool<'a>>, ApiError> {
     let Json::Object(tool) = json else {
         return Err(wrong_type(path.to_owned(), "an object", json.kind()));
     };
@@ -41,11 +44,14 @@ fn tool(path: &str, json: &Json<'_>) -> Result<(), ApiError> {
     };
     let inner = required_object(tool, path, member)?;
     let path = format!("{path}.{member}");
-    name(&path, required_string(inner, &path, "name")?)?;
+    let own = required_string(inner, &path, "name")?;
+    name(&path, own)?;
     string(inner.get("description").clone(), format!("{path}.description"))?;
     optional_object(inner, &path, "parameters")?;
     boolean(inner.get("strict"), format!("{path}.strict"))?;
-    Ok(())
+    let parameters = inner.get("parameters").clone();
+    let tool = Tool { name: Cow::Owned(own.to_owned()), parameters };
+    Ok((member == "function").then_some(tool))
 }
 
 pub(in crate::wire) fn name(path: &str, name: &str) -> Result<(), ApiError> {
@@ -62,21 +68,21 @@ pub(in crate::wire) fn name(path: &str, name: &str) -> Result<(), ApiError> {
 }
 
 /// Checks `tool_choice` against the `tools` beside it.
-pub(in crate::wire) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<(), ApiError> {
+pub(super) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<Choice<'static>, ApiError> {
     if json.is_absent() {
-        return Ok(());
+        return Ok(Choice::Auto);
     }
     if tools.is_absent() {
         return Err(ApiError::only_with("tool_choice", "'tools' are specified"));
     }
+    let by_word = |word: &str, path: &str| match word {
+        "none" => Ok(Choice::None),
+        "auto" => Ok(Choice::Auto),
+        "required" => Ok(Choice::Required),
+        word => Err(ApiError::not_one_of(path.to_owned(), word, &["none", "auto", "required"])),
+    };
     let choice = match json {
-        Json::String(word) => {
-            let allowed = ["none", "auto", "required"];
-            if allowed.contains(&word.as_ref()) {
-                return Ok(());
-            }
-            return Err(ApiError::not_one_of("tool_choice", word, &allowed));
-        }
+        Json::String(word) => return by_word(word, "tool_choice"),
         Json::Object(choice) => choice,
         other => {
             let expected = "one of a string or an object";
@@ -86,8 +92,15 @@ pub(in crate::wire) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<
     let member = match required_string(choice, "tool_choice", "type")? {
         "function" => "function",
         "custom" => "custom",
-        // A subset of the tools: nothing to check that changes an answer.
-        "allowed_tools" => return Ok(()),
+        // A subset of the tools: which of them is called does not change.
+        "allowed_tools" => {
+            let subset = optional_object(choice, "tool_choice", "allowed_tools")?;
+            let mode = subset.map(|subset| subset.get("mode"));
+            return match mode {
+                Some(Json::String(mode)) => by_word(mode, "tool_choice.allowed_tools.mode"),
+                _ => Ok(Choice::Auto),
+            };
+        }
         other => {
             let allowed = ["function", "custom", "allowed_tools"];
             return Err(ApiError::not_one_of("tool_choice.type", other, &allowed));
@@ -95,13 +108,19 @@ pub(in crate::wire) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<
     };
     let inner = required_object(choice, "tool_choice", member)?;
     let chosen = required_string(inner, &format!("tool_choice.{member}"), "name")?;
-    if names_of(tools, member).any(|name| name == chosen) {
-        return Ok(());
+    if !names_of(tools, member).any(|name| name == chosen) {
+        return Err(ApiError::invalid_value(
+            "tool_choice",
+            "the chosen tool is not among 'tools'; take the 'name' of one of them.",
+        ));
     }
-    Err(ApiError::invalid_value(
-        "tool_choice",
-        "the chosen tool is not among 'tools'; take the 'name' of one of them.",
-    ))
+    if member == "custom" {
+        return Err(ApiError::invalid_value(
+            "tool_choice",
+            "custom tools are taken but never called; choose one of type 'function'.",
+        ));
+    }
+    Ok(Choice::Named(Cow::Owned(chosen.to_owned())))
 }
 
 fn names_of<'a>(tools: &'a Json<'_>, member: &'a str) -> impl Iterator<Item = &'a str> {
@@ -117,36 +136,116 @@ fn names_of<'a>(tools: &'a Json<'_>, member: &'a str) -> impl Iterator<Item = &'
     })
 }
 
-/// The form of answer that `response_format` asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::wire) enum ResponseFormat {
+/// The form of answer that `response_format` or vLLM's `structured_outputs` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Any text.
     #[default]
     Text,
-    Json,
+    /// A JSON object.
+    Object,
+    /// JSON that satisfies a schema, given as a text.
+    Schema {
+        /// Where the schema stood in the request.
+        param: &'static str,
+        /// The schema.
+        schema: String,
+    },
+    /// One of these texts; at least one.
+    Choice(Vec<String>),
+    /// A text that this pattern matches as a whole.
+    Pattern(String),
 }
 
-pub(in crate::wire) fn response_format(json: &Json<'_>) -> Result<ResponseFormat, ApiError> {
+pub(super) fn response_format(json: &Json<'_>) -> Result<Format, ApiError> {
     const FIELD: &str = "response_format";
     let format = match json {
-        absent if absent.is_absent() => return Ok(ResponseFormat::Text),
+        absent if absent.is_absent() => return Ok(Format::Text),
         Json::Object(format) => format,
         other => return Err(wrong_type(FIELD, "an object", other.kind())),
     };
     match required_string(format, FIELD, "type")? {
-        "text" => Ok(ResponseFormat::Text),
-        "json_object" | "structural_tag" => Ok(ResponseFormat::Json),
+        "text" => Ok(Format::Text),
+        "json_object" => Ok(Format::Object),
+        "structural_tag" => Err(ApiError::unsupported(Unsupported::ResponseFormat, FIELD)),
         "json_schema" => {
             let path = format!("{FIELD}.json_schema");
             let inner = required_object(format, FIELD, "json_schema")?;
             name(&path, required_string(inner, &path, "name")?)?;
             optional_object(inner, &path, "schema")?;
             boolean(inner.get("strict"), path + ".strict")?;
-            Ok(ResponseFormat::Json)
+            Ok(match inner.get("schema") {
+                absent if absent.is_absent() => Format::Object,
+                schema => Format::Schema {
+                    param: "response_format.json_schema.schema",
+                    schema: schema.to_text(),
+                },
+            })
         }
         other => {
             let allowed = ["text", "json_object", "json_schema"];
             Err(ApiError::not_one_of(format!("{FIELD}.type"), other, &allowed))
         }
+    }
+}
+
+/// vLLM's way to ask for a format: exactly one member of these.
+pub(super) fn structured_outputs(json: &Json<'_>) -> Result<Option<Format>, ApiError> {
+    const FIELD: &str = "structured_outputs";
+    const KINDS: [&str; 6] =
+        ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
+    let wanted = match json {
+        absent if absent.is_absent() => return Ok(None),
+        Json::Object(wanted) => wanted,
+        other => return Err(wrong_type(FIELD, "an object", other.kind())),
+    };
+    let given: Vec<&str> = KINDS.into_iter().filter(|kind| !wanted.get(kind).is_absent()).collect();
+    let path = |member: &str| format!("{FIELD}.{member}");
+    match given[..] {
+        [] => Ok(None),
+        ["json"] => match wanted.get("json") {
+            // A schema, or its text.
+            Json::String(schema) => Ok(Some(Format::Schema {
+                param: "structured_outputs.json",
+                schema: schema.to_string(),
+            })),
+            schema @ Json::Object(_) => Ok(Some(Format::Schema {
+                param: "structured_outputs.json",
+                schema: schema.to_text(),
+            })),
+            other => Err(wrong_type(path("json"), "one of an object or a string", other.kind())),
+        },
+        ["json_object"] => {
+            let is_wanted = boolean(wanted.get("json_object"), path("json_object"))?;
+            Ok(is_wanted.filter(|wanted| *wanted).map(|_| Format::Object))
+        }
+        ["regex"] => {
+            let pattern = string(wanted.get("regex").clone(), path("regex"))?;
+            Ok(pattern.map(|pattern| Format::Pattern(pattern.into_owned())))
+        }
+        ["choice"] => {
+            let choices = match wanted.get("choice") {
+                Json::Array(choices) => choices,
+                other => {
+                    return Err(wrong_type(path("choice"), "an array of strings", other.kind()));
+                }
+            };
+            if choices.len == 0 {
+                return Err(ApiError::empty_array(path("choice")));
+            }
+            let text = |(at, item): (usize, &Json<'_>)| match item {
+                Json::String(text) => Ok(text.to_string()),
+                other => Err(wrong_type(format!("{FIELD}.choice[{at}]"), "a string", other.kind())),
+            };
+            let texts: Result<Vec<String>, ApiError> =
+                choices.items.iter().enumerate().map(text).collect();
+            Ok(Some(Format::Choice(texts?)))
+        }
+        [_] => Err(ApiError::unsupported(Unsupported::ResponseFormat, FIELD)),
+        [one, other, ..] => Err(ApiError::contradiction(
+            FIELD,
+            &format!("'{one}' and '{other}' cannot both be asked for; send one of them."),
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use std::mem::take;
 
 use super::body::Raw;
 use super::fields::{boolean, decimal, integer, only_type, string};
+use super::tools::{Format, structured_outputs};
 use crate::units::Tokens;
 use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Kind};
@@ -18,7 +19,8 @@ pub(in crate::wire) struct VllmFields<'a> {
     pub(in crate::wire) cache_salt: Option<Cow<'a, str>>,
     pub(in crate::wire) request_id: Option<Cow<'a, str>>,
     pub(in crate::wire) prompt_logprobs: bool,
-    pub(in crate::wire) structured_outputs: bool,
+    pub(in crate::wire) structured_outputs: Option<Format>,
+    pub(in crate::wire) include_reasoning: bool,
 }
 
 pub(in crate::wire) fn check<'a>(
@@ -43,10 +45,10 @@ pub(in crate::wire) fn check<'a>(
     if prompt_logprobs.is_some() && stream {
         return Err(ApiError::only_with("prompt_logprobs", "'stream' is not enabled"));
     }
-    only_type(raw.structured_outputs, "structured_outputs", Kind::Object)?;
+    let structured_outputs = structured_outputs(&raw.structured_outputs)?;
     integer(&raw.stream_interval, "stream_interval", 1..=i64::MAX)?;
     boolean(&raw.return_token_ids, "return_token_ids")?;
-    boolean(&raw.include_reasoning, "include_reasoning")?;
+    let include_reasoning = boolean(&raw.include_reasoning, "include_reasoning")?.unwrap_or(true);
     string(take(&mut raw.session_id), "session_id")?;
     only_type(raw.vllm_xargs, "vllm_xargs", Kind::Object)?;
     only_type(raw.kv_transfer_params, "kv_transfer_params", Kind::Object)?;
@@ -62,7 +64,8 @@ pub(in crate::wire) fn check<'a>(
         // vLLM takes an empty one as none.
         request_id: string(take(&mut raw.request_id), "request_id")?.filter(|id| !id.is_empty()),
         prompt_logprobs: prompt_logprobs.is_some(),
-        structured_outputs: !raw.structured_outputs.is_absent(),
+        structured_outputs,
+        include_reasoning,
     })
 }
 
