@@ -16,7 +16,7 @@ use llmsim_engine::sim::{Event, Finish, Job, Refusal, What};
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
-use crate::api::answer::{Answer, Progress};
+use crate::api::answer::{Answer, Format, Progress};
 use crate::clock::Clock;
 use crate::faults::in_stream::{InStream, Unit};
 use crate::gpu_thread::Address;
@@ -466,6 +466,11 @@ impl Generations {
     /// What strikes a generation that is [`State::Struck`].
     pub(crate) fn fault(&self, address: Address) -> Option<&InStream> {
         self.get(address)?.fault.as_deref()
+    }
+
+    /// Whether a generation is framed as Anthropic frames it.
+    pub(crate) fn is_anthropics(&self, address: Address) -> bool {
+        self.get(address).is_some_and(|entry| matches!(entry.answer.format, Format::Messages(_)))
     }
 
     /// What has gone out of a stream.

@@ -491,6 +491,35 @@ models:
     }
 
     #[test]
+    fn what_befalls_a_gpu_befalls_it_in_virtual_time_too() {
+        // Twice as slow from 1 s to 1.9 s: 3 ms on the way to the engine, then 2 ms and 50 tokens in
+        // 5 ms at half the speed are 17 ms to the first token, and 8 ms to each one after. At 2 s it
+        // crashes and is down for 1 s: of the answer that was asked for at 1,985 ms there are the
+        // tokens of 1,995 ms and 1,999 ms.
+        let mut config = config();
+        let faults = "timeline:\n  at 1s: slow fixed by 2 for 900ms\n  at 2s: crash fixed for 1s\n";
+        config.faults =
+            config::load_faults(&Source::new("faults.yml", faults), &config.models).unwrap();
+        let arrivals: String = [1_000, 1_985, 2_500, 3_000]
+            .iter()
+            .map(|at| {
+                format!(
+                    "{{\"arrival_ms\":{at},\"model\":\"fixed\",\"prompt_tokens\":50,\"output_tokens\":9}}\n"
+                )
+            })
+            .collect();
+        let out = simulate(&config, "a.jsonl", arrivals.as_bytes(), None).unwrap();
+        let ends: Vec<&str> =
+            out.lines().map(|line| &line[line.find("\"output").unwrap()..]).collect();
+        let slow = "\"output_tokens\":9,\"finish\":\"length\",\"cached_tokens\":0,\"preemptions\":0,\
+                    \"queue_ms\":0,\"ttft_ms\":17,\"itl_mean_ms\":8,";
+        assert!(ends[0].starts_with(slow), "{out}");
+        assert!(ends[1].starts_with("\"output_tokens\":2,\"finish\":\"lost\""), "{out}");
+        assert_eq!(ends[2], "\"output_tokens\":0,\"refused\":\"down\"}");
+        assert!(ends[3].contains("\"ttft_ms\":10,\"itl_mean_ms\":4,"), "{out}");
+    }
+
+    #[test]
     fn a_third_sequence_waits_for_one_of_two_seats() {
         // Steps of 10 ms (10 MB over 1 GB/s; the few KV bytes add nanoseconds). a and b run from 0
         // to 20 ms, c from then on.

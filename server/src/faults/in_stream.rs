@@ -8,7 +8,7 @@
 use llmsim_engine::faults::{Fault, Rule, Style};
 use llmsim_engine::units::SimSpan;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::sse;
+use llmsim_engine::wire::{messages, sse};
 
 /// The fault of one generation.
 #[derive(Debug)]
@@ -149,8 +149,26 @@ fn inside_a_string(event: &[u8]) -> usize {
     texts.iter().find_map(|text| find(text).map(|at| at + text.len())).unwrap_or(0)
 }
 
+/// How an error is told in mid-stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voice<'a> {
+    /// In the form of OpenAI's API.
+    OpenAis(Style),
+    /// In the form of Anthropic's, with the request's id.
+    Anthropics(&'a str),
+}
+
 /// An error event in mid-stream, and what follows it.
-pub(crate) fn error_event(style: Style, error: &ApiError, out: &mut Vec<u8>) {
+pub(crate) fn error_event(voice: Voice<'_>, error: &ApiError, out: &mut Vec<u8>) {
+    let style = match voice {
+        Voice::OpenAis(style) => style,
+        Voice::Anthropics(request) => {
+            out.extend_from_slice(b"event: error\ndata: ");
+            messages::error::write(error, request, out);
+            out.extend_from_slice(b"\n\n");
+            return;
+        }
+    };
     match style {
         Style::OpenAi => sse::write_error(error, out),
         Style::Vllm => {

@@ -359,6 +359,43 @@ fn a_stream_breaks_off_inside_an_event_or_with_an_error_event() {
 }
 
 #[test]
+fn anthropics_surface_fails_in_anthropics_form() {
+    let server = fixture::start();
+    let body = r#"{"model":"batched","max_tokens":100,"stream":true,
+        "messages":[{"role":"user","content":"[hundred] x"}]}"#;
+    let ask = |words: &str| {
+        let headers = format!("Host: h\r\nx-llmsim-fault: {words}\r\n");
+        let mut client = Client::new(&server);
+        client.send(post("/v1/messages", body).replacen("Host: h\r\n", &headers, 1));
+        client.response()
+    };
+    for (words, status, kind) in [
+        ("status=429", 429, "rate_limit_error"),
+        ("status=500", 500, "api_error"),
+        ("status=529", 529, "overloaded_error"),
+        ("capacity", 503, "overloaded_error"),
+    ] {
+        let response = ask(words);
+        assert_eq!(response.status, status, "{words}");
+        let begin = format!("{{\"type\":\"error\",\"error\":{{\"type\":\"{kind}\",\"message\":\"");
+        assert!(response.text().starts_with(&begin), "{}", response.text());
+        assert!(response.text().contains("\"request_id\":\"req_"), "{}", response.text());
+    }
+    let response = ask("error_event=openai after=2");
+    let last = response.text().trim_end().rsplit("\n\n").next().unwrap();
+    assert!(
+        last.starts_with(
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\""
+        ),
+        "{last}"
+    );
+    let unfinished = ask("no_done");
+    let last = unfinished.text().trim_end().rsplit("\n\n").next().unwrap();
+    assert!(last.starts_with("event: message_delta\n"), "all but message_stop: {last}");
+    nothing_is_left(&server);
+}
+
+#[test]
 fn the_first_two_attempts_fail_whoever_else_is_served_in_between() {
     let server = start("seed: 3\nrules:\n  - status=500 first=2\n");
     let statuses = |message: &str| chat(&server, &whole("instant", message)).status;

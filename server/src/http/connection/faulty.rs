@@ -18,7 +18,7 @@ use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 use super::super::response::{self, Exchange, RequestId, Response};
 use super::{Close, Link, MOST_PIPELINED, OpenGeneration, Received, Signal, Turn, millis};
 use crate::api::answer::Answer;
-use crate::faults::in_stream::{InStream, error_event};
+use crate::faults::in_stream::{InStream, Voice, error_event};
 use crate::faults::{Verdict, limit_headers, respond};
 use crate::gpu_thread::Address;
 use crate::metrics::record::Outcome;
@@ -158,11 +158,12 @@ impl Link {
         id: &RequestId,
     ) -> Result<bool, Close> {
         let address = open.address;
-        let (slow_head, rule, model) = {
+        let (slow_head, rule, model, is_anthropics) = {
             let generations = self.io.generations.borrow();
             let Some(fault) = generations.fault(address) else { return Err(Close::Gone) };
             let slow_head = fault.slow_head.filter(|_| fault.holds_head());
-            (slow_head, fault.rule.clone(), fault.model.clone())
+            let is_anthropics = generations.is_anthropics(address);
+            (slow_head, fault.rule.clone(), fault.model.clone(), is_anthropics)
         };
         if let Some(span) = slow_head {
             let head = self.io.generations.borrow().next_bytes(address);
@@ -205,7 +206,11 @@ impl Link {
             }
             Fault::ErrorEvent { style, .. } => {
                 open.give_up(Outcome::Faulted);
-                self.end_with_error(style, &ApiError::internal(), chunked).await?;
+                let voice = match is_anthropics {
+                    true => Voice::Anthropics(id.as_str()),
+                    false => Voice::OpenAis(style),
+                };
+                self.end_with_error(voice, &ApiError::internal(), chunked).await?;
             }
             _ => unreachable!("no other fault has a gate"),
         }
@@ -222,6 +227,10 @@ impl Link {
         started: SimTime,
     ) -> Result<(), Close> {
         let sent = self.io.generations.borrow().sent(open.address);
+        let voice = match self.io.generations.borrow().is_anthropics(open.address) {
+            true => Voice::Anthropics(id.as_str()),
+            false => Voice::OpenAis(Style::Vllm),
+        };
         let Some(ended) = open.give_up(Outcome::Faulted) else { return Err(Close::Gone) };
         let error = ApiError::crashed();
         match sent {
@@ -229,7 +238,7 @@ impl Link {
                 let response = ended.answer.format.refusal(&error);
                 self.respond(&response, exchange, id, started).await
             }
-            Sent::WholeUnits => self.end_with_error(Style::Vllm, &error, !exchange.is_http10).await,
+            Sent::WholeUnits => self.end_with_error(voice, &error, !exchange.is_http10).await,
             // Nothing can be said in the middle of a chunk.
             Sent::PartOfUnit => Err(Close::Done),
         }
@@ -237,13 +246,13 @@ impl Link {
 
     async fn end_with_error(
         &mut self,
-        style: Style,
+        voice: Voice<'_>,
         error: &ApiError,
         chunked: bool,
     ) -> Result<(), Close> {
         let mut bytes = Vec::new();
         let chunk = chunked.then(|| OpenChunk::open(&mut bytes));
-        error_event(style, error, &mut bytes);
+        error_event(voice, error, &mut bytes);
         if let Some(chunk) = chunk {
             chunk.close(&mut bytes);
             bytes.extend_from_slice(LAST_CHUNK);
