@@ -132,6 +132,12 @@ pub struct TargetArgs {
     /// JSON object whose members are added to every request body.
     #[arg(long, visible_alias = "extra-request-body", value_name = "JSON")]
     pub extra_body: Option<String>,
+    /// https: PEM file of the certificates to trust in place of the system's.
+    #[arg(long, visible_alias = "cacert", value_name = "FILE", conflicts_with = "insecure")]
+    pub ca_cert: Option<PathBuf>,
+    /// https: take any certificate.
+    #[arg(long)]
+    pub insecure: bool,
     /// Seconds allowed before the first chunk and between chunks.
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     pub timeout: f64,

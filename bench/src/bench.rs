@@ -15,7 +15,7 @@ use crate::args::{BenchArgs, Format};
 use crate::clock::Clock;
 use crate::combinations;
 use crate::compare::{self, ServerSide};
-use crate::fetch::fetch;
+use crate::fetch::{Access, fetch};
 use crate::http::url::Url;
 use crate::plan::Load;
 use crate::progress::{Live, Progress, Style};
@@ -212,6 +212,7 @@ impl Session {
             settings.stamps,
             texts,
             Arc::clone(&live),
+            &settings.trust,
         )?;
         let workload = Arc::new(settings.workload.clone());
         let context = Context { clock, client, workload, live: Arc::clone(&live) };
@@ -417,13 +418,14 @@ impl Watched {
     fn begin(settings: &Settings, api_key: Option<&str>) -> Self {
         let Some(url) = &settings.server_metrics else { return Self::Nothing };
         let reset = url.with_path(&format!("{}/reset", url.path));
-        let why = match fetch("POST", &reset, api_key) {
+        let how = Access { api_key, trust: &settings.trust };
+        let why = match fetch("POST", &reset, how) {
             Ok((200..=299, _)) => return Self::Summary(url.clone()),
             Ok((status, _)) => format!("{reset} answered {status}"),
             Err(why) => format!("{reset}: {why}"),
         };
         let metrics = url.with_path(url.path.trim_end_matches("/summary"));
-        match read_metrics(&metrics, api_key, &settings.model) {
+        match read_metrics(&metrics, how, &settings.model) {
             Ok(before) => Self::Metrics(metrics, Box::new(before)),
             Err(_) => Self::NotAvailable(why),
         }
@@ -431,17 +433,18 @@ impl Watched {
 
     fn end(self, settings: &Settings, api_key: Option<&str>, lasted_s: f64) -> ServerSide {
         let model = &settings.model;
+        let how = Access { api_key, trust: &settings.trust };
         let read = match &self {
             Self::Nothing => return ServerSide::Skipped,
             Self::NotAvailable(why) => Err(why.clone()),
-            Self::Summary(url) => fetch("GET", url, api_key).and_then(|(status, body)| {
+            Self::Summary(url) => fetch("GET", url, how).and_then(|(status, body)| {
                 if status != 200 {
                     return Err(format!("{url} answered {status}"));
                 }
                 compare::read_summary(&body, model)
             }),
             Self::Metrics(url, before) => {
-                read_metrics(url, api_key, model).map(|after| after.since(before, lasted_s))
+                read_metrics(url, how, model).map(|after| after.since(before, lasted_s))
             }
         };
         match read {
@@ -451,8 +454,8 @@ impl Watched {
     }
 }
 
-fn read_metrics(url: &Url, api_key: Option<&str>, model: &str) -> Result<scrape::Scrape, String> {
-    let (status, body) = fetch("GET", url, api_key)?;
+fn read_metrics(url: &Url, how: Access<'_>, model: &str) -> Result<scrape::Scrape, String> {
+    let (status, body) = fetch("GET", url, how)?;
     if status != 200 {
         return Err(format!("{url} answered {status}"));
     }

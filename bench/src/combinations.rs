@@ -31,11 +31,24 @@ pub fn check(args: &BenchArgs) -> Result<(), String> {
 
 fn target_options(target: &TargetArgs) -> Vec<Idle> {
     let TargetArgs { url, host, port, simulate, simulate_responses, .. } = target;
+    let https = [url, &target.server_metrics_url]
+        .into_iter()
+        .any(|url| url.as_ref().is_some_and(|url| url.starts_with("https://")));
     vec![
         Idle {
             given: url.is_some(),
             works: host.is_none() && port.is_none(),
             why: "--url already says where the target is; leave out --host and --port",
+        },
+        Idle {
+            given: target.ca_cert.is_some(),
+            works: https,
+            why: "--ca-cert does nothing without an https:// address",
+        },
+        Idle {
+            given: target.insecure,
+            works: https,
+            why: "--insecure does nothing without an https:// address",
         },
         Idle {
             given: simulate_responses.is_some(),

@@ -6,16 +6,26 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::http::answer::Reader;
-use crate::http::url::Url;
+use crate::http::tls::{Tls, Trust};
+use crate::http::url::{Scheme, Url};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_BODY: usize = 16 << 20;
+
+/// What a small request needs beside its address.
+#[derive(Clone, Copy, Debug)]
+pub struct Access<'a> {
+    /// Sent as a Bearer token.
+    pub api_key: Option<&'a str>,
+    /// Whom to trust where it is https.
+    pub trust: &'a Trust,
+}
 
 /// Status and body of one small request.
 ///
 /// # Errors
 /// One line about what went wrong.
-pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec<u8>), String> {
+pub fn fetch(method: &str, url: &Url, how: Access<'_>) -> Result<(u16, Vec<u8>), String> {
     let told = |error: std::io::Error| error.to_string();
     let addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(told)?;
     let mut problem = "no address".to_owned();
@@ -29,11 +39,15 @@ pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec
             Err(error) => problem = error.to_string(),
         }
     }
-    let mut stream = stream.ok_or(problem)?;
+    let stream = stream.ok_or(problem)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(told)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(told)?;
+    let mut stream: Box<dyn Both> = match url.scheme {
+        Scheme::Http => Box::new(stream),
+        Scheme::Https => Box::new(Tls::new(how.trust)?.session(&url.host)?.over(stream)),
+    };
     let path = if url.path.is_empty() { "/" } else { &url.path };
-    let key = api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let key = how.api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {}\r\nuser-agent: llmsim-bench/{}\r\n{key}\
          content-length: 0\r\nconnection: close\r\n\r\n",
@@ -61,12 +75,17 @@ pub fn fetch(method: &str, url: &Url, api_key: Option<&str>) -> Result<(u16, Vec
     Ok((status, body))
 }
 
+trait Both: Read + Write {}
+impl<T: Read + Write> Both for T {}
+
 /// Reads, however often the wait is interrupted: a read with a time limit is not taken up again by
 /// the kernel when a signal, or work of this thread's io_uring, comes in between.
 fn read_on(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match from.read(buffer) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            // TLS without a word of farewell; the answer's framing tells whether it was whole.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(0),
             other => return other,
         }
     }

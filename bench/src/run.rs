@@ -111,8 +111,9 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
     let ended = clock.now();
     let mut health = run.health.take();
     health.read_lag = context.client.take_read_lag();
-    health.cpu = crate::os::thread_cpu() - cpu_before;
     health.elapsed = ended.saturating_since(began);
+    // One thread: what it used before the start of the schedule must not show as more than all.
+    health.cpu = (crate::os::thread_cpu() - cpu_before).min(health.elapsed);
     health.peak_memory_bytes = crate::os::peak_memory_bytes();
     health.unready = run.feed.borrow().unready;
     let never_sent = u32::try_from(run.waiting.borrow().len()).unwrap_or(u32::MAX);

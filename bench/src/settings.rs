@@ -9,8 +9,10 @@ use llmsim_engine::seed::Seed;
 use llmsim_engine::units::SimSpan;
 
 use crate::args::{
-    ArrivalsName, BenchArgs, DatasetKind, Format, IoDriver, Jitter, StampsName, TraceKind,
+    ArrivalsName, BenchArgs, DatasetKind, Format, IoDriver, Jitter, StampsName, TargetArgs,
+    TraceKind,
 };
+use crate::http::tls::Trust;
 use crate::http::url::Url;
 use crate::plan::{Arrivals, Extent, Gaps, Load, parse_stages};
 use crate::result::Goals;
@@ -28,6 +30,8 @@ pub struct Settings {
     pub api_root: Url,
     /// Model asked for.
     pub model: String,
+    /// Whom to trust where it is https.
+    pub trust: Trust,
     /// Limits on waiting.
     pub timeouts: Timeouts,
     /// Where the server's summary is; `None`: do not look.
@@ -149,6 +153,7 @@ impl Settings {
             url,
             api_root,
             model,
+            trust: trust(&args.target),
             timeouts,
             server_metrics,
             selftest: (open || levels.len() > 1)
@@ -178,6 +183,14 @@ pub const fn stamps(name: StampsName) -> Stamps {
     match name {
         StampsName::Kernel => Stamps::Kernel,
         StampsName::Read => Stamps::Read,
+    }
+}
+
+fn trust(target: &TargetArgs) -> Trust {
+    match &target.ca_cert {
+        Some(path) => Trust::File(path.clone()),
+        None if target.insecure => Trust::Anybody,
+        None => Trust::System,
     }
 }
 
@@ -478,7 +491,13 @@ fn read_trace(args: &BenchArgs, path: &Path, seed: Seed, api: Api) -> Result<tra
 }
 
 fn read(option: &str, path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{option} {}: {error}", path.display()))
+    let mut text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{option} {}: {error}", path.display()))?;
+    // Spreadsheets and editors put a byte order mark before what they export.
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8());
+    }
+    Ok(text)
 }
 
 fn form(args: &BenchArgs, url: &Url, model: &str, api: Api) -> Result<Form, String> {

@@ -18,7 +18,7 @@ const [html, json] = ['report.html', 'report.json'].map((name) => join(folder, n
 const simulator = await startServer(server, await freePort());
 await promisify(execFile)(bench, ['--url', simulator.url, '--model', 'qwen-mock-batched',
   '--rate', '10', '--requests', '40', '--input-tokens', '64', '--max-tokens', '20', '--warmup', '0',
-  '--label', LABEL, '--html', html, '--format', 'json', '--output', json, '--no-progress'],
+  '--goodput', 'ttft:1000', '--label', LABEL, '--html', html, '--format', 'json', '--output', json, '--no-progress'],
 { maxBuffer: 1 << 26 });
 await simulator.stop();
 
@@ -60,6 +60,36 @@ const status = await run('report', {
     assert.ok(paths.length >= 4, `${paths.length} lines`);
     assert.ok(paths.every((path) => path.startsWith('M') && !/NaN|undefined|Infinity/.test(path)), paths.join('\n'));
     assert.ok(await page.locator('svg').count() >= 4);
+  },
+
+  'each request is joined with the clock of the server': async () => {
+    const joined = page.locator('section').filter({ has: page.locator('h2', { hasText: 'Request by request' }) });
+    const rows = await joined.locator('tbody tr').evaluateAll((all) =>
+      all.map((row) => [...row.cells].map((cell) => cell.innerText)));
+    assert.equal(rows.length, 5);
+    for (const [name, count] of rows) assert.equal(count, '40', name);
+    // A request that was received was released before, and scheduled before that.
+    const slowest = page.locator('section').filter({ has: page.locator('h2', { hasText: 'Slowest requests' }) });
+    const heads = await slowest.locator('th').allInnerTexts();
+    const ms = (text) => parseFloat(text.replaceAll(',', '')) * (/ s$/.test(text) ? 1000 : 1);
+    const cells = await slowest.locator('tbody tr').evaluateAll((all) =>
+      all.map((row) => [...row.cells].map((cell) => cell.innerText)));
+    assert.ok(cells.length > 0);
+    for (const which of ['first', 'last']) {
+      const places = ['scheduled', 'released', 'received'].map((what) => heads.indexOf(`${which} ${what}`));
+      assert.ok(places.every((place) => place > 0), heads.join(', '));
+      for (const row of cells) {
+        const [scheduled, released, received] = places.map((place) => ms(row[place]));
+        assert.ok(scheduled <= released + 0.01 && released <= received + 1.01, row.join(', '));
+      }
+    }
+    assert.ok(await slowest.locator('svg .clock').count() > 0);
+  },
+
+  'goodput is that of the JSON result': async () => {
+    const { good, share_of_sent: share } = level.goodput;
+    const shown = await page.locator('body').innerText();
+    assert.ok(shown.includes(`Goodput: ${good} of 40 sent (${Number((share * 100).toFixed(1))}%)`));
   },
 
   'a chart tells its figures where it is pointed at': async () => {

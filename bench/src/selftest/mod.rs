@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::args::{ReferenceArgs, SelftestArgs};
 use crate::clock::Clock;
 use crate::compare::Resolution;
+use crate::http::tls::Trust;
 use crate::http::url::Url;
 use crate::plan::{Arrivals, Extent, Gaps, Load};
 use crate::progress::Live;
@@ -128,8 +129,15 @@ pub async fn run(setup: Setup) -> Result<Stamp, String> {
     let url = Url::parse(&format!("http://{}", reference.address()))?;
     let timeouts = Timeouts { connect: SimSpan::from_ms(5000), silence: SimSpan::from_ms(10_000) };
     let live = Arc::new(Live::default());
-    let client =
-        Client::start(clock, &url, timeouts, setup.stamps, Texts::Drop, Arc::clone(&live))?;
+    let client = Client::start(
+        clock,
+        &url,
+        timeouts,
+        setup.stamps,
+        Texts::Drop,
+        Arc::clone(&live),
+        &Trust::System,
+    )?;
     client.warm(setup.concurrency).await;
     let context = Context { clock, client, workload: Arc::new(workload(&url, setup)), live };
     // Streams begin spread over the time of one answer, as they do in an open loop.

@@ -21,7 +21,8 @@ use monoio::net::TcpStream;
 use crate::chunk::{self, Usual};
 use crate::clock::Clock;
 use crate::http::answer::{Framing, Head, Reader};
-use crate::http::url::Url;
+use crate::http::tls::{Session, Tls, Trust};
+use crate::http::url::{Scheme, Url};
 use crate::local::{Stopped, Watch};
 use crate::os::Received;
 use crate::progress::Live;
@@ -63,6 +64,10 @@ pub struct Timeouts {
 pub struct Client {
     clock: Clock,
     addresses: Vec<SocketAddr>,
+    /// Where it is https: with whom, by name.
+    tls: Option<(Tls, String)>,
+    /// What was decrypted of the last read.
+    plain: RefCell<Vec<u8>>,
     timeouts: Timeouts,
     idle: RefCell<Vec<Connection>>,
     watches: RefCell<Vec<Weak<Watch>>>,
@@ -79,6 +84,7 @@ pub struct Client {
 struct Connection {
     stream: TcpStream,
     local_port: u16,
+    tls: Option<Box<Session>>,
 }
 
 /// Whose instant counts as the arrival of bytes.
@@ -105,6 +111,30 @@ enum Broken {
     Interrupted,
 }
 
+/// How the agreement on keys may fail.
+enum Secured {
+    Refused(String),
+    Stopped(Stopped),
+}
+
+impl From<String> for Secured {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
+impl From<io::Error> for Secured {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(format!("in the TLS handshake: {error}"))
+    }
+}
+
+impl From<Stopped> for Secured {
+    fn from(why: Stopped) -> Self {
+        Self::Stopped(why)
+    }
+}
+
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
@@ -115,7 +145,7 @@ impl Client {
     /// Finds the address of the server; starts the task that watches deadlines.
     ///
     /// # Errors
-    /// A sentence if the name cannot be resolved.
+    /// A sentence if the name cannot be resolved, or nobody can be trusted who is to be.
     pub fn start(
         clock: Clock,
         url: &Url,
@@ -123,7 +153,16 @@ impl Client {
         stamps: Stamps,
         texts: Texts,
         live: std::sync::Arc<Live>,
+        trust: &Trust,
     ) -> Result<Rc<Self>, String> {
+        let tls = match url.scheme {
+            Scheme::Http => None,
+            Scheme::Https => {
+                let tls = Tls::new(trust)?;
+                tls.session(&url.host)?;
+                Some((tls, url.host.clone()))
+            }
+        };
         let addresses: Vec<SocketAddr> = (url.host.as_str(), url.port)
             .to_socket_addrs()
             .map_err(|error| format!("{url}: cannot find host '{}': {error}", url.host))?
@@ -134,6 +173,8 @@ impl Client {
         let client = Rc::new(Self {
             clock,
             addresses,
+            tls,
+            plain: RefCell::default(),
             timeouts,
             idle: RefCell::new(Vec::new()),
             watches: RefCell::new(Vec::new()),
@@ -204,10 +245,14 @@ impl Client {
     ) -> Result<String, Broken> {
         let exact = request.exact;
         let mut connection = self.connection(watch, record).await?;
+        let bytes = match &mut connection.tls {
+            Some(tls) => tls.seal(&request.bytes),
+            None => request.bytes,
+        };
         watch.set(self.clock.now() + self.timeouts.silence);
         record.local_port = connection.local_port;
         record.sent = Some(self.clock.now());
-        let written = self.write(watch, &mut connection, request.bytes, record).await?;
+        let written = self.write(watch, &mut connection, bytes, record).await?;
         // An early refusal may come before the server has read everything: look for it first.
         let unsent = written.err();
         let mut answer = Answer::default();
@@ -254,8 +299,8 @@ impl Client {
     ) -> Result<Connection, Broken> {
         loop {
             let idle = self.idle.borrow_mut().pop();
-            let Some(connection) = idle else { break };
-            if !crate::os::has_unexpected_input(connection.stream.as_raw_fd()) {
+            let Some(mut connection) = idle else { break };
+            if self.is_good(&mut connection) {
                 return Ok(connection);
             }
         }
@@ -266,20 +311,84 @@ impl Client {
         opened.inspect_err(|_| record.end = ended)
     }
 
+    /// Whether an idle connection can be used: nothing came that nobody asked for, but for the
+    /// tickets of a TLS server.
+    fn is_good(&self, connection: &mut Connection) -> bool {
+        let fd = connection.stream.as_raw_fd();
+        if !crate::os::has_unexpected_input(fd) {
+            return true;
+        }
+        let Some(tls) = &mut connection.tls else { return false };
+        let (mut buffer, mut plain) = (self.buffer.borrow_mut(), Vec::new());
+        while let Ok(Some(received)) = crate::os::receive_now(fd, &mut buffer) {
+            let taken = tls.take(&buffer[..received.bytes], &mut plain);
+            if received.bytes == 0 || taken.is_err() || tls.has_ended() || !plain.is_empty() {
+                return false;
+            }
+        }
+        !crate::os::has_unexpected_input(fd)
+    }
+
+    /// Agrees with the server on keys; `None` where it speaks in the clear.
+    async fn secure(
+        &self,
+        watch: &Rc<Watch>,
+        stream: &mut TcpStream,
+    ) -> Result<Option<Box<Session>>, Secured> {
+        let Some((tls, host)) = &self.tls else { return Ok(None) };
+        let mut session = Box::new(tls.session(host)?);
+        loop {
+            let records = session.outgoing();
+            if !records.is_empty() {
+                watch.guard(stream.write_all(records)).await?.0?;
+            }
+            if !session.is_handshaking() {
+                return Ok(Some(session));
+            }
+            let ready = watch.guard(stream.readable(false)).await?;
+            let mut buffer = self.buffer.borrow_mut();
+            ready?;
+            let fd = stream.as_raw_fd();
+            let Some(received) = crate::os::receive_now(fd, &mut buffer)? else { continue };
+            if received.bytes == 0 {
+                return Err("closed in the TLS handshake".to_owned().into());
+            }
+            if let Err(why) = session.take(&buffer[..received.bytes], &mut Vec::new()) {
+                // Best effort: the alert that says why.
+                let _ = crate::os::send_now(fd, &session.outgoing());
+                return Err(why.into());
+            }
+        }
+    }
+
     async fn open(&self, watch: &Rc<Watch>) -> Result<Connection, Broken> {
         watch.set(self.clock.now() + self.timeouts.connect);
         let mut problem = None;
         for &address in &self.addresses {
             match watch.guard(TcpStream::connect_addr(address)).await {
-                Ok(Ok(stream)) => {
+                Ok(Ok(mut stream)) => {
                     // Without it Nagle's algorithm delays the second part of a request.
                     let _ = stream.set_nodelay(true);
+                    let tls = match self.secure(watch, &mut stream).await {
+                        Ok(tls) => tls,
+                        Err(Secured::Stopped(Stopped::Interrupted)) => {
+                            return Err(Broken::Interrupted);
+                        }
+                        Err(Secured::Stopped(Stopped::TimedOut)) => {
+                            problem = Some(format!("{address}: no TLS handshake in time"));
+                            break;
+                        }
+                        Err(Secured::Refused(why)) => {
+                            problem = Some(format!("{address}: {why}"));
+                            break;
+                        }
+                    };
                     self.opened.set(self.opened.get() + 1);
                     let local_port = stream.local_addr().map_or(0, |address| address.port());
                     if self.stamps == Stamps::Kernel {
                         crate::os::stamp_arrivals(stream.as_raw_fd());
                     }
-                    return Ok(Connection { stream, local_port });
+                    return Ok(Connection { stream, local_port, tls });
                 }
                 Ok(Err(error)) => problem = Some(format!("{address}: {error}")),
                 Err(Stopped::Interrupted) => return Err(Broken::Interrupted),
@@ -329,6 +438,16 @@ impl Client {
             let complete = if got == 0 {
                 answer.closed()?;
                 true
+            } else if let Some(tls) = &mut connection.tls {
+                let mut plain = self.plain.borrow_mut();
+                plain.clear();
+                let wrong = |why| Failure::new(FailureClass::Malformed, why);
+                tls.take(&buffer[..got], &mut plain).map_err(wrong)?;
+                let complete = answer.take(&plain, at, record)?;
+                if !complete && tls.has_ended() {
+                    answer.closed()?;
+                }
+                complete || tls.has_ended()
             } else {
                 answer.take(&buffer[..got], at, record)?
             };

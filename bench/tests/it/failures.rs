@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use llmsim_bench::args::IoDriver;
 use llmsim_bench::clock::Clock;
+use llmsim_bench::http::tls::Trust;
 use llmsim_bench::http::url::Url;
 use llmsim_bench::progress::Live;
 use llmsim_bench::record::{FailureClass, Outcome, Record};
@@ -30,6 +31,7 @@ fn ask(address: SocketAddr, exact: bool) -> Record {
                 Stamps::Kernel,
                 Texts::Drop,
                 Arc::new(Live::default()),
+                &Trust::System,
             )
             .expect("resolved");
             let mut record = Record::planned(0, clock.now());
@@ -243,6 +245,7 @@ fn a_stale_connection_is_noticed_before_it_is_used() {
             Stamps::Kernel,
             Texts::Drop,
             Arc::new(Live::default()),
+            &Trust::System,
         )
         .expect("resolved");
         let mut outcomes = Vec::new();

@@ -7,3 +7,4 @@ mod page;
 mod program;
 mod server;
 mod terminal;
+mod tls;

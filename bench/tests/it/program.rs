@@ -79,7 +79,7 @@ fn the_program_fails_if_every_request_fails() {
 #[test]
 fn what_cannot_be_run_is_refused_with_a_reason() {
     for (args, part) in [
-        (vec!["-m", "m", "--url", "https://api.openai.com"], "https is not supported"),
+        (vec!["-m", "m", "--url", "ftp://example.org"], "unknown scheme 'ftp://'"),
         (vec!["--requests", "3"], "--model is missing"),
         (vec!["-m", "m", "--input-tokens", "3"], "--input-tokens"),
         (vec!["-m", "m", "--input-tokens", "9", "--prompt", "x"], "one source per run"),
@@ -463,6 +463,29 @@ fn a_trace_is_replayed_with_the_prefix_reuse_that_it_implies() {
     // of the chat format before them: 1,024 and 68 blocks of 16.
     let prefix = shown.lines().find(|line| line.starts_with("prefix")).expect("a line on reuse");
     assert_eq!(prefix.matches("2,112").count(), 2, "expected and observed: {prefix}");
+}
+
+/// Three files as spreadsheets and editors export them: with a byte order mark and CRLF.
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    for (option, name, file) in [
+        ("--dataset", "prompts.jsonl", "{\"prompt\":\"a\"}\r\n{\"prompt\":\"b\"}\r\n"),
+        (
+            "--trace",
+            "azure.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2024-05-10 00:00:00,64,2",
+        ),
+        ("--trace", "burst.csv", "Timestamp,Model,Request tokens,Response tokens\r\n5,GPT-4,64,2"),
+    ] {
+        let path = folder("mark").join(name);
+        std::fs::write(&path, format!("\u{feff}{file}")).expect("written");
+        let path = path.to_str().expect("text");
+        let model = ["--simulate", "builtin:models", "-m", "qwen-mock-batched", "-n", "1"];
+        let out = bench(&[&model, &[option, path][..]].concat());
+        let shown = text(&out.stdout);
+        assert_eq!(out.status.code(), Some(0), "{name}: {shown}{}", text(&out.stderr));
+        assert!(shown.contains("1 ok · 0 failed"), "{name}: {shown}");
+    }
 }
 
 #[test]
