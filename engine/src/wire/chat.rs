@@ -158,35 +158,6 @@ impl<'a> ChatRequest<'a> {
         })
     }
 
-    /// The texts of all system and developer messages, a line each.
-    pub fn system_text(&self) -> String {
-        let is_system =
-            |message: &&Message<'_>| matches!(message.role, Role::System | Role::Developer);
-        let texts: Vec<&str> = self
-            .messages
-            .iter()
-            .filter(is_system)
-            .map(|message| message.content.as_ref())
-            .collect();
-        texts.join("\n")
-    }
-
-    /// How many user messages there are.
-    pub fn turn(&self) -> u32 {
-        let count = self.messages.iter().filter(|message| message.role == Role::User).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
-
-    /// The results of tools with which the conversation ends, a line each, if it does.
-    pub fn tool_result(&self) -> Option<String> {
-        let is_result =
-            |message: &&Message<'_>| matches!(message.role, Role::Tool | Role::Function);
-        let results = self.messages.iter().rev().take_while(is_result);
-        let mut texts: Vec<&str> = results.map(|message| message.content.as_ref()).collect();
-        texts.reverse();
-        (!texts.is_empty()).then(|| texts.join("\n"))
-    }
-
     /// The text of the last message with the role `user`, which decides the answer; empty if there
     /// is none.
     pub fn last_user_text(&self) -> &str {

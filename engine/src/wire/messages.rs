@@ -20,10 +20,10 @@ use serde::Deserialize;
 use self::content::{RawMessage, RawSystem};
 use super::chat::body;
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
-use super::chat::tools::{optional_object, required_string};
-use super::chat::{Message, Role};
+use super::chat::tools::{optional_object, required_object, required_string};
+use super::chat::{Format, Message, Role};
 use super::error::ApiError;
-use super::json::{Json, Kind, Object, Shaped};
+use super::json::{Json, Kind, Shaped};
 use super::tools::{Choice, Tool, Tools};
 use crate::units::Tokens;
 
@@ -47,8 +47,8 @@ pub struct MessagesRequest<'a> {
     pub tools: Tools<'a>,
     /// `thinking` is on.
     pub thinks: bool,
-    /// `output_config.format`: the schema that the text obeys.
-    pub(in crate::wire) schema: Option<Object<'a>>,
+    /// The form of the text: `output_config.format`.
+    pub format: Format,
     /// vLLM's: chooses among the variants of an answer.
     pub seed: Option<i64>,
     /// vLLM's: lower is more urgent.
@@ -114,7 +114,7 @@ impl<'a> MessagesRequest<'a> {
         decimal(&raw.top_p, "top_p", 0.0..=1.0)?;
         integer(&raw.top_k, "top_k", -1..=i64::MAX)?;
         let tools = tools(&raw.tools, &raw.tool_choice)?;
-        let (schema, effort) = output_config(raw.output_config)?;
+        let (format, effort) = output_config(&raw.output_config)?;
         only_type(effort, "output_config.effort", Kind::String)?;
         if let Json::Object(metadata) = &raw.metadata {
             string(metadata.get("user_id").clone(), "metadata.user_id")?;
@@ -131,7 +131,7 @@ impl<'a> MessagesRequest<'a> {
             stream: boolean(&raw.stream, "stream")?.unwrap_or(false),
             tools,
             thinks: thinks(&raw.thinking, limit)?,
-            schema,
+            format,
             seed: integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?,
             priority: priority.map_or(0, |value| value as i32),
             cache_salt: super::chat::vllm::cache_salt(raw.cache_salt)?,
@@ -182,13 +182,13 @@ fn tools<'a>(tools: &Json<'a>, choice: &Json<'a>) -> Result<Tools<'a>, ApiError>
         string(tool.get("description").clone(), format!("{path}.description"))?;
         let kind = string(tool.get("type").clone(), format!("{path}.type"))?;
         let is_ours = kind.is_none_or(|kind| kind == "custom");
-        // Anthropic's own tools (`web_search_20250305`, ...) have no schema.
+        // Anthropic's own tools (`web_search_20250305`, ...) have no schema, and are never called.
         let schema = match optional_object(tool, path, "input_schema")? {
             Some(schema) => Json::Object(schema.clone()),
             None if is_ours => return Err(ApiError::missing(format!("{path}.input_schema"))),
-            None => Json::Absent,
+            None => return Ok(None),
         };
-        Ok(Tool { name: name.to_owned().into(), parameters: schema })
+        Ok(Some(Tool { name: name.to_owned().into(), parameters: schema }))
     })?;
     let choice = match choice {
         absent if absent.is_absent() => None,
@@ -247,23 +247,23 @@ fn thinks(json: &Json<'_>, max_tokens: Option<Tokens>) -> Result<bool, ApiError>
     }
 }
 
-/// `output_config`: the schema of its `format`, and the type of its `effort`.
-fn output_config(json: Json<'_>) -> Result<(Option<Object<'_>>, Kind), ApiError> {
+/// `output_config`: its `format`, and the type of its `effort`.
+fn output_config(json: &Json<'_>) -> Result<(Format, Kind), ApiError> {
     let config = match json {
-        absent if absent.is_absent() => return Ok((None, Kind::Absent)),
+        absent if absent.is_absent() => return Ok((Format::Text, Kind::Absent)),
         Json::Object(config) => config,
         other => return Err(wrong_type("output_config", "an object", other.kind())),
     };
     let effort = config.get("effort").kind();
-    let Some(format) = optional_object(&config, "output_config", "format")? else {
-        return Ok((None, effort));
+    let path = "output_config.format";
+    let Some(format) = optional_object(config, "output_config", "format")? else {
+        return Ok((Format::Text, effort));
     };
-    match required_string(format, "output_config.format", "type")? {
+    match required_string(format, path, "type")? {
         "json_schema" => {}
-        other => {
-            return Err(ApiError::not_one_of("output_config.format.type", other, &["json_schema"]));
-        }
+        other => return Err(ApiError::not_one_of(format!("{path}.type"), other, &["json_schema"])),
     }
-    let schema = super::chat::tools::required_object(format, "output_config.format", "schema")?;
-    Ok((Some(schema.clone()), effort))
+    required_object(format, path, "schema")?;
+    let schema = format.get("schema").to_text();
+    Ok((Format::Schema { param: "output_config.format.schema", schema }, effort))
 }

@@ -14,12 +14,12 @@ use serde::Deserialize;
 
 use self::items::RawItem;
 pub use self::items::{InputItem, Reference};
-use super::chat;
 use super::chat::body;
 use super::chat::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
-use super::chat::tools::{name, optional_object, required_string};
+use super::chat::tools::{name, optional_object, required_object, required_string};
+use super::chat::{self, Format};
 use super::error::ApiError;
-use super::json::{Json, Kind, Object, Shaped, push_json};
+use super::json::{Json, Kind, Shaped, push_json};
 use super::tools::{Choice, Tool, Tools};
 use crate::units::Tokens;
 
@@ -43,7 +43,7 @@ pub struct ResponsesRequest<'a> {
     /// The client's tools and whether it wants them called.
     pub tools: Tools<'a>,
     /// The form of the text.
-    pub(in crate::wire) format: Format<'a>,
+    pub format: Format,
     /// The client wants what was thought as a summary.
     pub summarizes: bool,
     /// Alternatives for each token.
@@ -66,18 +66,6 @@ pub struct ResponsesRequest<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     /// vLLM's: becomes part of the response's id.
     pub request_id: Option<Cow<'a, str>>,
-}
-
-/// The form of answer that `text.format` asks for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Format<'a> {
-    /// Words.
-    #[default]
-    Text,
-    /// Any JSON object.
-    Json,
-    /// JSON that obeys a schema.
-    Schema(Object<'a>),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -253,7 +241,7 @@ fn tools<'a>(
         let kind = required_string(tool, path, "type")?;
         if kind != "function" && kind != "custom" {
             // OpenAI's own tools are known and never called.
-            return Ok(Tool { name: kind.to_owned().into(), parameters: Json::Absent });
+            return Ok(None);
         }
         let own = required_string(tool, path, "name")?;
         name(path, own)?;
@@ -261,7 +249,7 @@ fn tools<'a>(
         boolean(tool.get("strict"), format!("{path}.strict"))?;
         let parameters = optional_object(tool, path, "parameters")?
             .map_or(Json::Absent, |parameters| Json::Object(parameters.clone()));
-        Ok(Tool { name: own.to_owned().into(), parameters })
+        Ok(Some(Tool { name: own.to_owned().into(), parameters }))
     })?;
     let choice = match choice {
         absent if absent.is_absent() => Choice::Auto,
@@ -293,7 +281,7 @@ fn tools<'a>(
     Ok(tools)
 }
 
-fn text<'a>(json: &Json<'a>) -> Result<Format<'a>, ApiError> {
+fn text(json: &Json<'_>) -> Result<Format, ApiError> {
     let text = match json {
         absent if absent.is_absent() => return Ok(Format::Text),
         Json::Object(text) => text,
@@ -304,14 +292,13 @@ fn text<'a>(json: &Json<'a>) -> Result<Format<'a>, ApiError> {
     let Some(format) = optional_object(text, "text", "format")? else { return Ok(Format::Text) };
     match required_string(format, path, "type")? {
         "text" => Ok(Format::Text),
-        "json_object" => Ok(Format::Json),
+        "json_object" => Ok(Format::Object),
         "json_schema" => {
             name(path, required_string(format, path, "name")?)?;
             boolean(format.get("strict"), "text.format.strict")?;
-            match optional_object(format, path, "schema")? {
-                Some(schema) => Ok(Format::Schema(schema.clone())),
-                None => Err(ApiError::missing("text.format.schema")),
-            }
+            required_object(format, path, "schema")?;
+            let schema = format.get("schema").to_text();
+            Ok(Format::Schema { param: "text.format.schema", schema })
         }
         other => {
             let allowed = ["text", "json_object", "json_schema"];

@@ -80,10 +80,10 @@ impl Tools<'_> {
     }
 }
 
-/// Reads `tools`; `tool` reads an element at a path.
+/// Reads `tools`; `tool` reads an element at a path, and gives nothing for one that is never called.
 pub(super) fn list<'a>(
     json: &Json<'a>,
-    mut tool: impl FnMut(&str, &Json<'a>) -> Result<Tool<'a>, ApiError>,
+    mut tool: impl FnMut(&str, &Json<'a>) -> Result<Option<Tool<'a>>, ApiError>,
 ) -> Result<Vec<Tool<'a>>, ApiError> {
     let array = match json {
         absent if absent.is_absent() => return Ok(Vec::new()),
@@ -93,5 +93,6 @@ pub(super) fn list<'a>(
     if array.len > MAX_TOOLS {
         return Err(ApiError::array_too_long("tools", MAX_TOOLS, array.len));
     }
-    array.items.iter().enumerate().map(|(at, item)| tool(&format!("tools[{at}]"), item)).collect()
+    let read = |(at, item)| tool(&format!("tools[{at}]"), item).transpose();
+    array.items.iter().enumerate().filter_map(read).collect()
 }

@@ -188,27 +188,21 @@ fn a_body_numbers_its_choices() {
 }
 
 #[test]
-fn scores_are_arrays_side_by_side_and_the_token_is_among_its_alternatives() {
-    let top: &[(&[u8], f64)] = &[(b" one", -0.25), (b" two", -1.5)];
+fn scores_are_arrays_side_by_side() {
     let tokens = [
-        ScoredToken { escaped: b"Say", logprob: None, offset: 0, top: &[] },
-        ScoredToken { escaped: b" one", logprob: Some(-0.25), offset: 3, top },
-        ScoredToken { escaped: br"\n", logprob: Some(-2.5), offset: 7, top },
+        ScoredToken { piece: "Say", logprob: None, offset: 0 },
+        ScoredToken { piece: " one", logprob: Some(-0.25), offset: 3 },
+        ScoredToken { piece: "\n", logprob: Some(-2.5), offset: 7 },
     ];
+    let likeliest = |piece: &'static str| [(piece, -0.25), (" \"two\"", -1.5)].into_iter();
     let mut out = Vec::new();
-    write_scored(tokens.iter().copied(), true, &mut out);
+    write_scored(tokens.iter().copied(), likeliest, &mut out);
     assert_eq!(
         text(out),
         concat!(
-            r#"{"tokens":["Say"," one","\n"],"token_logprobs":[null,-0.25,-2.5],"top_logprobs":["#,
-            r#"null,{" one":-0.25," two":-1.5},{"\n":-2.5," one":-0.25," two":-1.5}],"#,
-            r#""text_offset":[0,3,7]}"#
+            r#"{"tokens":["Say"," one","\n"],"token_logprobs":[null,-0.250000,-2.500000],"#,
+            r#""top_logprobs":[null,{" one":-0.250000," \"two\"":-1.500000},"#,
+            r#"{"\n":-0.250000," \"two\"":-1.500000}],"text_offset":[0,3,7]}"#
         )
-    );
-    let mut out = Vec::new();
-    write_scored(tokens[1..2].iter().copied(), false, &mut out);
-    assert_eq!(
-        text(out),
-        r#"{"tokens":[" one"],"token_logprobs":[-0.25],"top_logprobs":null,"text_offset":[3]}"#
     );
 }

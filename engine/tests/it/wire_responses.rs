@@ -79,7 +79,8 @@ fn what_has_an_effect_is_understood() {
     assert_eq!(request.max_tokens, Some(Tokens::new(20)));
     assert_eq!(request.previous.as_deref(), Some("resp_1"));
     assert_eq!(request.tools.choice, Choice::Named("f".into()));
-    assert_eq!((request.tools.list.len(), request.tools.parallel), (2, false));
+    // The other is never called.
+    assert_eq!((request.tools.list.len(), request.tools.parallel), (1, false));
     assert_eq!((request.top_logprobs, request.logprobs), (3, true));
     assert_eq!((request.seed, request.min_tokens), (Some(5), Tokens::new(2)));
 }

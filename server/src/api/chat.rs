@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use llmsim_engine::text::logprobs;
 use llmsim_engine::text::output::{Call, Kind, Output};
-use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::{ChatRequest, Message, Role};
+use llmsim_engine::wire::chat::ChatRequest;
 use llmsim_engine::wire::completion::{CallBody, Choice, Completion};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::logprobs::write_entry;
@@ -21,7 +20,7 @@ use llmsim_engine::wire::usage::Usage;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use super::intake::{self, Naming};
-use super::words;
+use super::words::{self, Facts, Places};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -61,34 +60,25 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let (place, model) = api::find_model(served, &request.model)?;
     intake::check_priority(model, request.priority)?;
     let salt = request.cache_salt.as_deref();
-    let prompt = match tool_definitions(&request) {
-        None => intake::conversation(model, &request.model, salt, &request.messages),
-        Some(definitions) => {
-            let first = Message { role: Role::System, content: Cow::Borrowed(&definitions) };
-            let messages: Vec<Message<'_>> =
-                std::iter::once(first).chain(request.messages.iter().cloned()).collect();
-            intake::conversation(model, &request.model, salt, &messages)
-        }
-    };
+    let prompt = intake::conversation_with_tools(
+        model,
+        &request.model,
+        salt,
+        &request.tools,
+        &request.messages,
+    );
     let limits = Limits {
         min_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,
         ..intake::limits(model, prompt.tokens, request.max_tokens, "messages")?
     };
+    let places = Places { tool: "function.parameters", form: words::place_of(&request.format) };
     let wants = words::wants(&request.tools, &request.format, request.messages.len());
-    let (system, tool_result) = (request.system_text(), request.tool_result());
+    let facts = Facts::of(&request.messages);
     let lanes: Result<Vec<Lane>, ApiError> = (0..request.choices)
         .map(|choice| {
-            let query = Query {
-                input: request.last_user_text(),
-                model: &request.model,
-                seed: request.seed,
-                choice,
-                system: &system,
-                turn: request.turn(),
-                tool_result: tool_result.as_deref(),
-            };
-            words::lane(served, &query, &wants, &limits, words::place_of(&request.format))
+            let query = facts.query(&request.model, request.seed, choice);
+            words::lane(served, &query, &wants, &limits, &places)
         })
         .collect();
     let lanes = Lanes::of(lanes?).expect("a request has at least one choice");
@@ -129,21 +119,6 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         keeps_match: request.include_stop,
         min_tokens: request.min_tokens,
     })
-}
-
-/// What a prompt says of the tools, whether or not they may be called: a message of its own.
-fn tool_definitions(request: &ChatRequest<'_>) -> Option<String> {
-    if request.tools.list.is_empty() {
-        return None;
-    }
-    let mut text = String::new();
-    for tool in &request.tools.list {
-        text.push_str(&tool.name);
-        text.push(' ');
-        text.push_str(&tool.schema().unwrap_or_default());
-        text.push('\n');
-    }
-    Some(text)
 }
 
 impl Chat {

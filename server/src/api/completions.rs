@@ -4,14 +4,20 @@
 //! is rendered depends on the request alone, an echoed prompt included.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use llmsim_engine::escape;
+use llmsim_engine::text::logprobs;
 use llmsim_engine::text::output::Output;
 use llmsim_engine::text::responses::Query;
+use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::completions::{CompletionRequest, TextBody, TextFrames};
-use llmsim_engine::wire::error::{ApiError, Unsupported};
+use llmsim_engine::wire::completions::{
+    CompletionRequest, ScoredToken, TextBody, TextFrames, write_scored,
+};
+use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{DONE, StreamHead};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
@@ -39,12 +45,33 @@ pub(crate) struct Completions {
     frames: TextFrames,
     include_usage: bool,
     continuous_usage: bool,
-    /// With `echo`: each prompt's text as JSON string content.
-    echoes: Option<Box<[Box<[u8]>]>>,
+    /// With `echo`: each prompt.
+    echoes: Option<Box<[Echo]>>,
+    /// With `logprobs`.
+    scores: Option<Scores>,
     /// Lanes for each prompt.
     choices: usize,
     /// Only the prompt is wanted: the one token that the engine makes is not shown.
     hides_answer: bool,
+}
+
+/// A prompt that comes before its answer.
+#[derive(Debug)]
+struct Echo {
+    /// Its text as JSON string content.
+    escaped: Box<[u8]>,
+    /// The text itself, if its tokens are scored.
+    text: Option<Box<str>>,
+}
+
+/// What is told of each token beside its text.
+#[derive(Debug)]
+struct Scores {
+    /// How many tokens are named for each place, the chosen one among them.
+    likeliest: u32,
+    /// Of each lane: the last token whose place in the text was asked for, and that place. It saves
+    /// counting all characters before it for every token.
+    places: Box<[Cell<(u32, usize)>]>,
 }
 
 /// Answers a completion request.
@@ -59,9 +86,6 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let request = CompletionRequest::parse(body)?;
     let (place, model) = api::find_model(served, &request.model)?;
     intake::check_priority(model, request.priority)?;
-    if request.logprobs.is_some() {
-        return Err(ApiError::unsupported(Unsupported::Logprobs, "logprobs"));
-    }
     let suffix = request.suffix.as_deref().unwrap_or_default();
     let hides_answer = request.max_tokens == Tokens::ZERO;
     let limit = request.max_tokens.max(Tokens::new(1));
@@ -94,9 +118,11 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         if let Some(echoes) = &mut echoes {
             let mut escaped = Vec::with_capacity(text.len() + text.len() / 16);
             escape::json_string_content(&text, &mut escaped);
-            echoes.push(escaped.into_boxed_slice());
+            let text = request.logprobs.map(|_| text.as_ref().into());
+            echoes.push(Echo { escaped: escaped.into(), text });
         }
     }
+    let number_of_lanes = lanes.len();
     let lanes = Lanes::of(lanes).expect("a request has at least one prompt and one choice");
 
     naming.asked(PREFIX, request.request_id.as_deref());
@@ -122,6 +148,10 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             include_usage,
             continuous_usage: request.include_usage && request.continuous_usage,
             echoes: echoes.map(Into::into),
+            scores: request.logprobs.map(|count| Scores {
+                likeliest: u32::from(count).max(1),
+                places: (0..number_of_lanes).map(|_| Cell::default()).collect(),
+            }),
             choices,
             hides_answer,
         }),
@@ -155,7 +185,9 @@ impl Completions {
             out.extend_from_slice(answer.lanes[lane].output.escaped(k));
         }
         let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
-        self.frames.close(number(lane), null, None, usage.as_ref(), out);
+        let said = if self.hides_answer { k..k } else { k..k + 1 };
+        let scores = |out: &mut Vec<u8>| self.scores(answer, lane, said, out);
+        self.frames.close(number(lane), scores, None, usage.as_ref(), out);
     }
 
     /// Why a choice ended.
@@ -213,7 +245,9 @@ impl Completions {
                 let said = if self.hides_answer { 0 } else { progress.released.get() };
                 (0..said).for_each(|k| out.extend_from_slice(lane.output.escaped(k)));
             };
-            body.choice(text, null, self.reason(lane, progress));
+            let said = if self.hides_answer { 0 } else { progress.released.get() };
+            let scores = |out: &mut Vec<u8>| self.scores(answer, index, 0..said, out);
+            body.choice(text, scores, self.reason(lane, progress));
         }
         body.close(&usage);
         if let Some(timing) = timing {
@@ -224,8 +258,35 @@ impl Completions {
 
     fn echo(&self, lane: usize, out: &mut Vec<u8>) {
         if let Some(echoes) = &self.echoes {
-            out.extend_from_slice(&echoes[lane / self.choices]);
+            out.extend_from_slice(&echoes[lane / self.choices].escaped);
         }
+    }
+
+    /// The value of `logprobs` for the tokens of `said`; an echoed prompt's come before the first.
+    fn scores(&self, answer: &Answer, lane: usize, said: Range<u32>, out: &mut Vec<u8>) {
+        let Some(scores) = &self.scores else { return null(out) };
+        let output = &answer.lanes[lane].output;
+        let echo =
+            self.echoes.as_ref().and_then(|echoes| echoes[lane / self.choices].text.as_deref());
+        let echo = echo.unwrap_or_default();
+        let chars = |piece: &str| piece.chars().count();
+        let mut place = 0;
+        let shown = if said.start == 0 { echo } else { "" };
+        let of_prompt = tokenizer::pieces(shown).enumerate().map(move |(at, piece)| {
+            let offset = place;
+            place += chars(piece);
+            // Nothing stands before the first token that could make it likely.
+            let logprob = (at > 0).then(|| logprobs::logprob(piece));
+            ScoredToken { piece, logprob, offset }
+        });
+        let mut place = chars(echo) + scores.place(lane, said.start, |k| chars(output.piece(k)));
+        let of_answer = said.map(move |k| {
+            let (piece, offset) = (output.piece(k), place);
+            place += chars(piece);
+            ScoredToken { piece, logprob: Some(logprobs::logprob(piece)), offset }
+        });
+        let likeliest = |piece| logprobs::likeliest(piece, scores.likeliest);
+        write_scored(of_prompt.chain(of_answer), likeliest, out);
     }
 
     fn reason(&self, lane: &Lane, progress: &Progress) -> FinishReason {
@@ -245,6 +306,19 @@ impl Completions {
         cached: Tokens,
     ) -> Option<Usage> {
         self.continuous_usage.then(|| self.usage(answer.usage_of(lane, completion, cached)))
+    }
+}
+
+impl Scores {
+    /// How many characters stand before token `k` of a lane; `chars` counts those of one token.
+    fn place(&self, lane: usize, k: u32, chars: impl Fn(u32) -> usize) -> usize {
+        let (mut known, mut place) = self.places[lane].get();
+        if known > k {
+            (known, place) = (0, 0);
+        }
+        place += (known..k).map(chars).sum::<usize>();
+        self.places[lane].set((k, place));
+        place
     }
 }
 

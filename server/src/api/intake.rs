@@ -13,8 +13,10 @@ use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
+use llmsim_engine::wire::tools::Tools;
 
 use super::answer::{Answer, Draft, Limits};
+use super::words;
 use crate::adapters::Lease;
 use crate::api;
 use crate::clock;
@@ -196,6 +198,23 @@ pub(super) struct Counted {
     pub(super) tokens: Tokens,
     /// With prefix caching: the keys of its blocks.
     pub(super) chain: Option<Chain>,
+}
+
+/// Counts a conversation with the definitions of its tools in front. `asked` is the name by which
+/// the model was asked for.
+pub(super) fn conversation_with_tools(
+    model: &Model,
+    asked: &str,
+    salt: Option<&str>,
+    tools: &Tools<'_>,
+    messages: &[chat::Message<'_>],
+) -> Counted {
+    let Some(definitions) = words::definitions(tools) else {
+        return conversation(model, asked, salt, messages);
+    };
+    let first = chat::Message { role: chat::Role::System, content: Cow::Borrowed(&definitions) };
+    let messages: Vec<_> = std::iter::once(first).chain(messages.iter().cloned()).collect();
+    conversation(model, asked, salt, &messages)
 }
 
 /// Counts a conversation. `asked` is the name by which the model was asked for.

@@ -6,8 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use llmsim_engine::text::output::{Kind, Output, Part};
-use llmsim_engine::text::responses::Query;
+use llmsim_engine::text::output::{Kind, Part};
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::messages::frames::{self, Block, MessageBody, StopReason};
@@ -17,6 +16,7 @@ use llmsim_engine::wire::usage::FinishReason;
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use super::chat::append_timing;
 use super::intake::{self, Naming};
+use super::words::{self, Facts, Places};
 use crate::api::{self, Reply};
 use crate::helper;
 use crate::http::head::Head;
@@ -74,27 +74,32 @@ pub(crate) fn error(error: &ApiError, id: &RequestId) -> Response {
 fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Count)?;
     let (_, model) = api::find_model(served, &request.model)?;
-    Ok(intake::conversation(model, &request.model, None, &request.messages).tokens)
+    let tools = &request.tools;
+    Ok(intake::conversation_with_tools(model, &request.model, None, tools, &request.messages)
+        .tokens)
 }
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Answer)?;
-    let (place, model) = api::find_model(served, &request.model)?;
+    let (number, model) = api::find_model(served, &request.model)?;
     intake::check_priority(model, request.priority)?;
     let salt = request.cache_salt.as_deref();
-    let prompt = intake::conversation(model, &request.model, salt, &request.messages);
+    let prompt = intake::conversation_with_tools(
+        model,
+        &request.model,
+        salt,
+        &request.tools,
+        &request.messages,
+    );
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "messages")?;
     let limits = Limits { ignore_eos: request.ignore_eos, ..limits };
-    let script = served.responses.answer(&Query {
-        input: request.last_user_text(),
-        model: &request.model,
-        seed: request.seed,
-        choice: 0,
-        ..Query::default()
-    });
-    let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+    let facts = Facts::of(&request.messages);
+    let query = facts.query(&request.model, request.seed, 0);
+    let wants = words::wants(&request.tools, &request.format, request.messages.len());
+    let places = Places { tool: "input_schema", form: words::place_of(&request.format) };
+    let lane = words::lane(served, &query, &wants, &limits, &places)?;
     let answer = Answer {
-        model: place,
+        model: number,
         is_stream: request.stream,
         wants_timing: naming.wants_timing,
         priority: request.priority,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use llmsim_engine::sim::Finish;
 use llmsim_engine::text::output::{Kind, Output};
-use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{Message, Role};
 use llmsim_engine::wire::error::ApiError;
@@ -17,11 +16,11 @@ use llmsim_engine::wire::responses::frames::{
     FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought,
 };
 use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
-use llmsim_engine::wire::usage::FinishReason;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
+use super::answer::{Answer, Draft, Format, Limits, Progress};
 use super::chat::append_timing;
 use super::intake::{self, Naming};
+use super::words::{self, Facts, Places};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
@@ -75,7 +74,7 @@ pub(crate) fn delete(served: &Served, id: &str) -> Response {
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ResponsesRequest::parse(body)?;
-    let (place, model) = api::find_model(served, &request.model)?;
+    let (number, model) = api::find_model(served, &request.model)?;
     intake::check_priority(model, request.priority)?;
     let turns = turns(served, &request)?;
     let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());
@@ -85,29 +84,26 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         .collect();
     messages.extend(turns.iter().map(Turn::message));
     let salt = request.cache_salt.as_deref();
-    let prompt = intake::conversation(model, &request.model, salt, &messages);
+    let tools = &request.tools;
+    let prompt = intake::conversation_with_tools(model, &request.model, salt, tools, &messages);
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "input")?;
     let limits = Limits {
         min_tokens: request.min_tokens.min(limits.max_tokens),
         ignore_eos: request.ignore_eos,
         ..limits
     };
-    let input = messages.iter().rev().find(|message| message.role == Role::User);
-    let script = served.responses.answer(&Query {
-        input: input.map_or("", |message| &message.content),
-        model: &request.model,
-        seed: request.seed,
-        choice: 0,
-        ..Query::default()
-    });
-    let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
+    let facts = Facts::of(&messages);
+    let query = facts.query(&request.model, request.seed, 0);
+    let wants = words::wants(tools, &request.format, messages.len());
+    let places = Places { tool: "parameters", form: words::place_of(&request.format) };
+    let lane = words::lane(served, &query, &wants, &limits, &places)?;
     drop(messages);
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let head = ResponseHead::new(&naming.id, naming.created, &request.model, &request.echo);
     let items = items(&naming.id, &lane.output, request.summarizes);
     let answer = Answer {
-        model: place,
+        model: number,
         is_stream: request.stream,
         wants_timing: naming.wants_timing,
         priority: request.priority,

@@ -5,7 +5,7 @@
 
 use llmsim_engine::text::responses::{Finish, Query};
 use llmsim_engine::text::wants::{self, Calls, Form, Said, Tool, Unmet, Wants};
-use llmsim_engine::wire::chat::Format;
+use llmsim_engine::wire::chat::{Format, Message, Role};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::tools::{Choice, Tools};
 use llmsim_engine::wire::usage::FinishReason;
@@ -39,19 +39,84 @@ pub(super) fn wants(tools: &Tools<'_>, format: &Format, turn: usize) -> Wants {
     }
 }
 
-/// The lane that answers `query`. `schema` is where the request had a format's schema.
+/// What a prompt says of the tools, whether or not they may be called: a message of its own.
+pub(super) fn definitions(tools: &Tools<'_>) -> Option<String> {
+    if tools.list.is_empty() {
+        return None;
+    }
+    let mut text = String::new();
+    for tool in &tools.list {
+        text.push_str(&tool.name);
+        text.push(' ');
+        text.push_str(&tool.schema().unwrap_or_default());
+        text.push('\n');
+    }
+    Some(text)
+}
+
+/// What of a conversation decides what is said next.
+#[derive(Debug)]
+pub(super) struct Facts<'m> {
+    input: &'m str,
+    system: String,
+    turn: u32,
+    tool_result: Option<String>,
+}
+
+impl<'m> Facts<'m> {
+    pub(super) fn of(messages: &'m [Message<'_>]) -> Self {
+        let texts = |role: fn(Role) -> bool| {
+            let of = messages.iter().filter(move |message| role(message.role));
+            of.map(|message| message.content.as_ref())
+        };
+        let is_result = |role: Role| matches!(role, Role::Tool | Role::Function);
+        let results = messages.iter().rposition(|message| !is_result(message.role));
+        let results = &messages[results.map_or(0, |before| before + 1)..];
+        let lines = |texts: Vec<&str>| texts.join("\n");
+        let results: Vec<&str> = results.iter().map(|message| message.content.as_ref()).collect();
+        Self {
+            input: texts(|role| role == Role::User).next_back().unwrap_or_default(),
+            system: lines(texts(|role| matches!(role, Role::System | Role::Developer)).collect()),
+            turn: u32::try_from(texts(|role| role == Role::User).count()).unwrap_or(u32::MAX),
+            tool_result: (!results.is_empty()).then(|| lines(results)),
+        }
+    }
+
+    pub(super) fn query<'q>(&'q self, model: &'q str, seed: Option<i64>, choice: u32) -> Query<'q> {
+        Query {
+            input: self.input,
+            model,
+            seed,
+            choice,
+            system: &self.system,
+            turn: self.turn,
+            tool_result: self.tool_result.as_deref(),
+        }
+    }
+}
+
+/// Where an API has schemas.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// In a tool.
+    pub(super) tool: &'static str,
+    /// Of the format, in the request.
+    pub(super) form: &'static str,
+}
+
+/// The lane that answers `query`.
 pub(super) fn lane(
     served: &Served,
     query: &Query<'_>,
     wants: &Wants,
     limits: &Limits,
-    schema: &'static str,
+    places: &Places,
 ) -> Result<Lane, ApiError> {
     let said = wants::say(served.responses.reply(query), wants);
     let Said { output, finish } = said.map_err(|unmet| {
         let (place, problem) = match unmet {
-            Unmet::Tool(at, problem) => (format!("tools[{at}].function.parameters"), problem),
-            Unmet::Form(problem) => (schema.to_owned(), problem),
+            Unmet::Tool(at, problem) => (format!("tools[{at}].{}", places.tool), problem),
+            Unmet::Form(problem) => (places.form.to_owned(), problem),
         };
         let param = match problem.path.as_str() {
             "" => place,

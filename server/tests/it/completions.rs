@@ -110,6 +110,29 @@ fn an_echo_comes_before_the_answer_and_alone_if_nothing_else_is_wanted() {
 }
 
 #[test]
+fn scores_stand_beside_the_tokens_and_say_where_they_begin() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let prompt = r#""model":"batched","prompt":"Say é","echo":true,"logprobs":2,"max_tokens":2"#;
+    let answer = ask(&mut client, prompt);
+    has(&answer, r#""logprobs":{"tokens":["Say"," é","One"," two"],"token_logprobs":[null,-0."#);
+    has(&answer, r#""top_logprobs":[null,{" é":-0."#);
+    has(&answer, r#""text_offset":[0,3,5,8]}"#);
+    // Two for each place but the first: a map of 2 has one comma.
+    let (_, rest) = answer.text().split_once(r#""top_logprobs":[null,"#).unwrap();
+    let maps = rest.split_once("],").unwrap().0;
+    assert_eq!((maps.matches('{').count(), maps.matches("\":-").count()), (3, 6), "{maps}");
+
+    let streamed = ask(&mut client, &format!(r#"{prompt},"stream":true"#));
+    let events = streamed.events();
+    assert!(events[0].contains(r#""tokens":["Say"," é","One"]"#), "{}", events[0]);
+    assert!(events[0].contains(r#""text_offset":[0,3,5]"#), "{}", events[0]);
+    assert!(events[1].contains(r#""tokens":[" two"]"#), "{}", events[1]);
+    assert!(events[1].contains(r#""text_offset":[8]"#), "{}", events[1]);
+    assert!(events[2].contains(r#""logprobs":null"#), "{}", events[2]);
+}
+
+#[test]
 fn a_prompt_of_token_ids_is_the_text_that_they_were_given_for() {
     let server = fixture::start();
     let mut client = Client::new(&server);

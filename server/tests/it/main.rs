@@ -19,6 +19,7 @@ mod live_cases;
 mod load;
 mod messages;
 mod metrics;
+mod parts;
 mod probes;
 mod responses;
 mod scheduling;

@@ -76,6 +76,35 @@ fn a_stop_string_ends_the_text_and_the_numbers_stay_without_gaps() {
     assert!(events[events.len() - 1].contains(r#""status":"completed""#));
 }
 
+/// Megabytes that no socket takes at once: every write is cut somewhere, and what was not taken is
+/// rendered again.
+#[test]
+fn a_long_stream_is_whole_wherever_its_writes_are_cut() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let answer = ask(&mut client, r#""model":"instant","input":"[long]","stream":true"#);
+    let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
+    assert_eq!(events.len(), 4 + 50_000 + 4);
+    let mut text = String::new();
+    for (at, event) in events.iter().enumerate() {
+        assert!(event.ends_with(&format!(r#","sequence_number":{at}}}"#)), "{event}");
+        if let Some((_, delta)) = event.split_once(r#","delta":""#) {
+            text.push_str(delta.split_once(r#"","logprobs""#).unwrap().0);
+        }
+    }
+    assert!(events[events.len() - 1].contains(&format!(r#""text":"{text}"}}]}}],"usage""#)));
+    // The same as a message.
+    client.post(
+        "/v1/messages",
+        r#"{"model":"instant","max_tokens":60000,"stream":true,
+            "messages":[{"role":"user","content":"[long]"}]}"#,
+    );
+    let message = client.response();
+    let deltas = message.text().split(r#"{"type":"text_delta","text":""#).skip(1);
+    let said: String = deltas.map(|delta| delta.split_once("\"}}").unwrap().0).collect();
+    assert_eq!(said, text);
+}
+
 #[test]
 fn a_response_can_be_had_again_continued_and_deleted() {
     let server = fixture::start();

@@ -2,41 +2,52 @@
 
 use std::io::Write as _;
 
-const INFALLIBLE: &str = "writing to memory cannot fail";
+use crate::wire::json::push_string;
+use crate::wire::push_decimal;
 
 /// A token and its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoredToken<'a> {
-    /// Its text as JSON string content, without quotes.
-    pub escaped: &'a [u8],
+    /// Its text.
+    pub piece: &'a str,
     /// Its natural logarithm of probability; none for the first token of a prompt.
     pub logprob: Option<f64>,
     /// Where it begins in the text of the choice, in characters.
     pub offset: usize,
-    /// The likeliest tokens in its place, as `escaped` and `logprob`: the token itself may be among
-    /// them, and is added if not.
-    pub top: &'a [(&'a [u8], f64)],
 }
 
-/// Appends the `logprobs` object of `tokens`. With `top` each token has its map of alternatives.
-pub fn write_scored<'a, I>(tokens: I, top: bool, out: &mut Vec<u8>)
-where
-    I: Iterator<Item = ScoredToken<'a>> + Clone,
-{
+/// Appends the `logprobs` object of `tokens`. `likeliest` gives what else might have stood in a
+/// token's place, each text once, the token itself among it.
+pub fn write_scored<'a, T: Iterator<Item = (&'a str, f64)>>(
+    tokens: impl Iterator<Item = ScoredToken<'a>> + Clone,
+    likeliest: impl Fn(&'a str) -> T,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(b"{\"tokens\":[");
-    array(tokens.clone(), out, |token, out| push(token.escaped, out));
+    array(tokens.clone(), out, |token, out| push_string(out, token.piece));
     out.extend_from_slice(b"],\"token_logprobs\":[");
-    array(tokens.clone(), out, |token, out| score(token.logprob, out));
-    out.extend_from_slice(b"],\"top_logprobs\":");
-    if top {
-        out.push(b'[');
-        array(tokens.clone(), out, alternatives);
-        out.push(b']');
-    } else {
-        out.extend_from_slice(b"null");
-    }
-    out.extend_from_slice(b",\"text_offset\":[");
-    array(tokens, out, |token, out| write!(out, "{}", token.offset).expect(INFALLIBLE));
+    array(tokens.clone(), out, |token, out| match token.logprob {
+        Some(logprob) => score(logprob, out),
+        None => out.extend_from_slice(b"null"),
+    });
+    out.extend_from_slice(b"],\"top_logprobs\":[");
+    array(tokens.clone(), out, |token, out| {
+        if token.logprob.is_none() {
+            return out.extend_from_slice(b"null");
+        }
+        out.push(b'{');
+        for (at, (piece, logprob)) in likeliest(token.piece).enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            push_string(out, piece);
+            out.push(b':');
+            score(logprob, out);
+        }
+        out.push(b'}');
+    });
+    out.extend_from_slice(b"],\"text_offset\":[");
+    array(tokens, out, |token, out| push_decimal(out, token.offset as u64));
     out.extend_from_slice(b"]}");
 }
 
@@ -53,35 +64,7 @@ fn array<'a>(
     }
 }
 
-/// A map from text to score: a text that stands for two tokens would stand twice, so only the first
-/// of them is named.
-fn alternatives(token: ScoredToken<'_>, out: &mut Vec<u8>) {
-    let Some(own) = token.logprob else { return out.extend_from_slice(b"null") };
-    out.push(b'{');
-    push(token.escaped, out);
-    out.push(b':');
-    score(Some(own), out);
-    for (at, &(escaped, logprob)) in token.top.iter().enumerate() {
-        let known = escaped == token.escaped || token.top[..at].iter().any(|it| it.0 == escaped);
-        if !known {
-            out.push(b',');
-            push(escaped, out);
-            out.push(b':');
-            score(Some(logprob), out);
-        }
-    }
-    out.push(b'}');
-}
-
-fn push(escaped: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
-    out.extend_from_slice(escaped);
-    out.push(b'"');
-}
-
-fn score(logprob: Option<f64>, out: &mut Vec<u8>) {
-    match logprob {
-        Some(logprob) => write!(out, "{logprob}").expect(INFALLIBLE),
-        None => out.extend_from_slice(b"null"),
-    }
+fn score(logprob: f64, out: &mut Vec<u8>) {
+    // Six digits are more than a model's arithmetic is good for, and the same everywhere.
+    write!(out, "{logprob:.6}").expect("writing to memory cannot fail");
 }
