@@ -3,6 +3,7 @@
 Usage: test_frameworks.py BASE_URL KEYED_URL, as for test_surfaces.py.
 """
 
+import json
 import os
 import sys
 import unittest
@@ -17,11 +18,29 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from pydantic import BaseModel, Field
 
 BASE_URL, KEYED_URL = sys.argv[1:3]
 ROOT_URL = BASE_URL.removesuffix("/v1")
 DEFAULT = "One two three four five six seven."
 QUOTES = 'She said "no\\yes"\nand\tthen 你好 😀 \u2028 end.'
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+class Person(BaseModel):
+    """Somebody."""
+
+    name: str
+    age: int = Field(ge=18, le=99)
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Tells the weather."""
+    return f"20 degrees in {city}"
 
 
 def user(text):
@@ -60,6 +79,25 @@ class Litellm(unittest.TestCase):
         response = litellm.responses(model="openai/fast", input="anything", **options)
         self.assertEqual(response.output[0].content[0].text, DEFAULT)
 
+    def test_tools_on_all_routes(self):
+        function = {"name": "get_weather", "description": "Tells.", "parameters": CITY}
+        tools = [{"type": "function", "function": function}]
+        for route, url in (("openai", BASE_URL), ("hosted_vllm", BASE_URL), ("anthropic", ROOT_URL)):
+            answer = self.ask("weather?", route, api_base=url, tools=tools, max_tokens=99)
+            (call,) = answer.choices[0].message.tool_calls
+            self.assertEqual(json.loads(call.function.arguments), {"city": "Oslo"})
+            self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+            chunks = list(
+                self.ask("weather?", route, api_base=url, tools=tools, max_tokens=99, stream=True)
+            )
+            whole = litellm.stream_chunk_builder(chunks)
+            (call,) = whole.choices[0].message.tool_calls
+            self.assertEqual(json.loads(call.function.arguments), {"city": "Oslo"})
+
+    def test_a_structured_answer(self):
+        answer = self.ask(response_format=Person)
+        Person.model_validate_json(answer.choices[0].message.content)
+
     def test_errors_become_litellms_own(self):
         with self.assertRaises(litellm.NotFoundError):
             self.ask(model="gpt-9")
@@ -86,6 +124,16 @@ class Langchain(unittest.TestCase):
             whole += chunk
         self.assertEqual(whole.content, QUOTES)
         self.assertGreater(whole.usage_metadata["output_tokens"], 5)
+
+    def test_tools_and_structured_answers_on_both_apis(self):
+        for options in ({}, {"use_responses_api": True}):
+            chat = self.chat(**options)
+            answer = chat.bind_tools([get_weather]).invoke("weather?")
+            (call,) = answer.tool_calls
+            self.assertEqual((call["name"], call["args"]), ("get_weather", {"city": "Oslo"}))
+            for method in ("json_schema", "function_calling"):
+                person = chat.with_structured_output(Person, method=method).invoke("anything")
+                self.assertIsInstance(person, Person)
 
     def test_the_responses_api(self):
         chat = self.chat(use_responses_api=True)

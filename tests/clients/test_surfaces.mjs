@@ -10,7 +10,11 @@ import OpenAI from "openai";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, embedMany, generateText, streamText } from "ai";
+import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
+import { z } from "zod";
+
+// It warns of what it leaves out for models that it does not know.
+globalThis.AI_SDK_LOG_WARNINGS = false;
 
 const { BASE_URL, KEYED_URL } = process.env;
 const DEFAULT = "One two three four five six seven.";
@@ -133,6 +137,57 @@ for (const [name, provider] of Object.entries(providers)) {
     await assert.rejects(lost, (error) => APICallError.isInstance(error) && error.statusCode === 404);
   };
 }
+
+const weather = tool({
+  description: "Tells the weather.",
+  inputSchema: z.object({ city: z.string() }),
+  execute: async ({ city }) => `20 degrees in ${city}`,
+});
+const person = z.object({ name: z.string(), age: z.number().int().min(18).max(99) });
+
+for (const name of ["responses", "chat", "compatible", "messages"]) {
+  tests[`the AI SDK by ${name}: a tool is called, and its result is answered`] = async () => {
+    const call = {
+      model: providers[name]("fast"),
+      prompt: "What is the weather?",
+      tools: { get_weather: weather },
+      stopWhen: stepCountIs(3),
+      maxRetries: 0,
+    };
+    const whole = await generateText(call);
+    assert.equal(whole.text, "It is 20 degrees in Oslo.");
+    assert.equal(whole.steps.length, 2);
+    assert.deepEqual(whole.steps[0].toolCalls[0].input, { city: "Oslo" });
+    const streamed = streamText(call);
+    assert.equal((await collect(streamed.textStream)).join(""), "It is 20 degrees in Oslo.");
+  };
+  tests[`the AI SDK by ${name}: a structured answer`] = async () => {
+    const model = name === "compatible"
+      ? createOpenAICompatible({ name: "sim", supportsStructuredOutputs: true, ...provided })("fast")
+      : providers[name]("fast");
+    const whole = await generateText({
+      model, prompt: "anything", output: Output.object({ schema: person }), maxRetries: 0,
+    });
+    person.parse(whole.output);
+  };
+}
+
+tests["a message with tools, and a structured response"] = async () => {
+  const schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+  const message = await anthropic.messages
+    .stream({
+      model: "fast", max_tokens: 99, messages: user("weather?"),
+      tools: [{ name: "get_weather", input_schema: schema }],
+    })
+    .finalMessage();
+  assert.deepEqual(message.content[0].input, { city: "Oslo" });
+  assert.equal(message.stop_reason, "tool_use");
+  const response = await openai.responses.create({
+    model: "fast", input: "anything",
+    text: { format: { type: "json_schema", name: "p", schema: z.toJSONSchema(person) } },
+  });
+  person.parse(JSON.parse(response.output_text));
+};
 
 tests["the AI SDK continues a conversation"] = async () => {
   const model = providers.responses("fast");

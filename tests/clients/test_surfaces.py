@@ -4,6 +4,7 @@ Usage: test_surfaces.py BASE_URL KEYED_URL, for example http://127.0.0.1:8080/v1
 KEYED_URL wants the API key "secret".
 """
 
+import json
 import math
 import sys
 import unittest
@@ -11,11 +12,25 @@ import warnings
 
 import anthropic
 import openai
+from pydantic import BaseModel, Field
 
 BASE_URL, KEYED_URL = sys.argv[1:3]
 DEFAULT = "One two three four five six seven."
 QUOTES = 'She said "no\\yes"\nand\tthen 你好 😀 \u2028 end.'
 OPTIONS = {"max_retries": 0, "timeout": 30}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+class Person(BaseModel):
+    name: str
+    age: int = Field(ge=18, le=99)
+    tags: list[str]
+
 
 
 class Openai(unittest.TestCase):
@@ -46,6 +61,13 @@ class Completions(Openai):
         answer = self.complete(["quotes", "anything"], n=2, max_tokens=99)
         self.assertEqual([choice.index for choice in answer.choices], [0, 1, 2, 3])
         self.assertEqual([choice.text for choice in answer.choices], [QUOTES] * 2 + [DEFAULT] * 2)
+
+    def test_scores(self):
+        logprobs = self.complete(logprobs=2, max_tokens=3).choices[0].logprobs
+        self.assertEqual(logprobs.tokens, ["One", " two", " three"])
+        self.assertEqual(logprobs.text_offset, [0, 3, 7])
+        self.assertTrue(all(score < 0 for score in logprobs.token_logprobs))
+        self.assertTrue(all(len(top) == 2 for top in logprobs.top_logprobs))
 
     def test_echo_stop_and_limits(self):
         answer = self.complete("Say: ", echo=True, stop="e fo")
@@ -143,6 +165,42 @@ class Responses(Openai):
         self.assertEqual(caught.exception.code, "previous_response_not_found")
 
 
+    def test_tools_and_their_results(self):
+        tools = [{"type": "function", "name": "get_weather", "parameters": CITY, "strict": True}]
+        first = self.respond("weather?", tools=tools)
+        (call,) = first.output
+        self.assertEqual((call.type, call.name), ("function_call", "get_weather"))
+        self.assertEqual(json.loads(call.arguments), {"city": "Oslo"})
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "20 degrees"}
+        second = self.respond([result], tools=tools, previous_response_id=first.id)
+        self.assertEqual(second.output_text, "It is 20 degrees in Oslo.")
+        with self.openai.responses.stream(model="fast", input="weather?", tools=tools) as stream:
+            kinds = {event.type for event in stream}
+            final = stream.get_final_response()
+        self.assertIn("response.function_call_arguments.delta", kinds)
+        self.assertEqual(final.output[0].arguments, call.arguments)
+
+    def test_a_structured_answer(self):
+        answer = self.openai.responses.parse(model="fast", input="anything", text_format=Person)
+        self.assertIsInstance(answer.output_parsed, Person)
+        chat = self.openai.chat.completions.parse(
+            model="fast", messages=[{"role": "user", "content": "x"}], response_format=Person
+        )
+        self.assertIsInstance(chat.choices[0].message.parsed, Person)
+
+    def test_reasoning_and_refusals(self):
+        answer = self.respond("think", reasoning={"summary": "auto"})
+        thought, said = answer.output
+        self.assertEqual(thought.summary[0].text, "Hm, let me see.")
+        self.assertEqual(said.content[0].text, "Yes.")
+        self.assertGreater(answer.usage.output_tokens_details.reasoning_tokens, 0)
+        events = self.respond("think", reasoning={"summary": "auto"}, stream=True)
+        deltas = [it.delta for it in events if it.type == "response.reasoning_summary_text.delta"]
+        self.assertEqual("".join(deltas), "Hm, let me see.")
+        refused = self.respond("refuse").output[0].content[0]
+        self.assertEqual((refused.type, refused.refusal), ("refusal", "I cannot help with that."))
+
+
 class Messages(unittest.TestCase):
     def setUp(self):
         # The package puts /v1 before its paths itself.
@@ -188,6 +246,38 @@ class Messages(unittest.TestCase):
         answer = self.ask(stop_sequences=["e fo"])
         self.assertEqual((answer.stop_reason, answer.stop_sequence), ("stop_sequence", "e fo"))
         self.assertEqual(answer.content[0].text, "One two thre")
+
+    def test_tools_and_their_results(self):
+        tools = [{"name": "get_weather", "description": "Tells.", "input_schema": CITY}]
+        first = self.ask("weather?", tools=tools)
+        self.assertEqual(first.stop_reason, "tool_use")
+        (call,) = first.content
+        self.assertEqual((call.name, call.input), ("get_weather", {"city": "Oslo"}))
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "20 degrees"}
+        second = self.anthropic.messages.create(
+            model="fast", max_tokens=99, tools=tools, messages=[
+                {"role": "user", "content": "weather?"},
+                {"role": "assistant", "content": first.content},
+                {"role": "user", "content": [result]},
+            ]
+        )
+        self.assertEqual(second.content[0].text, "It is 20 degrees in Oslo.")
+        with self.anthropic.messages.stream(
+            model="fast", max_tokens=99, tools=tools,
+            messages=[{"role": "user", "content": "weather?"}],
+        ) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_message()
+        self.assertIn("input_json", kinds)
+        self.assertEqual(final.content[0].input, {"city": "Oslo"})
+        forced = self.ask(tools=tools, tool_choice={"type": "tool", "name": "get_weather"})
+        self.assertEqual(set(forced.content[0].input), {"city"})
+
+    def test_thinking(self):
+        answer = self.ask("think", thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
+        self.assertEqual([block.type for block in answer.content], ["thinking", "text"])
+        self.assertEqual(answer.content[0].thinking, "Hm, let me see.")
+        self.assertEqual(self.ask("refuse").stop_reason, "refusal")
 
     def test_tokens_are_counted(self):
         messages = [{"role": "user", "content": "anything"}]
