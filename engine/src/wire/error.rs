@@ -355,6 +355,8 @@ impl ApiError {
 
     /// The prompt alone, or the prompt and the limit on the answer, exceed the context.
     pub fn context_length_exceeded(context: u32, prompt: u32, completion: Option<u32>) -> Self {
+        // A limit beyond 32 bits was kept as the largest of them.
+        let more = if completion == Some(u32::MAX) { " or more" } else { "" };
         let message = match completion {
             None => format!(
                 "This model's maximum context length is {context} tokens. However, your messages \
@@ -362,8 +364,8 @@ impl ApiError {
             ),
             Some(completion) => format!(
                 "This model's maximum context length is {context} tokens. However, you requested \
-                 {} tokens ({prompt} in the messages, {completion} in the completion). Please \
-                 reduce the length of the messages or completion.",
+                 {}{more} tokens ({prompt} in the messages, {completion}{more} in the completion). \
+                 Please reduce the length of the messages or completion.",
                 u64::from(prompt) + u64::from(completion)
             ),
         };

@@ -269,3 +269,13 @@ fn what_is_no_chunk_is_told_in_one_line() {
         assert!(!error.0.is_empty() && !error.0.contains('\n'), "{data:.20}: {error}");
     }
 }
+
+#[test]
+fn a_limit_of_more_than_32_bits_is_not_told_as_another_number() {
+    let told = |limit| ApiError::context_length_exceeded(64, 8, Some(limit)).message;
+    assert!(
+        told(100).contains("you requested 108 tokens (8 in the messages, 100 in the completion)")
+    );
+    let huge = told(u32::MAX);
+    assert!(huge.contains("8 in the messages, 4294967295 or more in the completion"), "{huge}");
+}
