@@ -9,6 +9,7 @@
 //! `tests/it/tidy.rs`: `sim` knows no text, `text` knows no time.
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod catalog;
 pub mod config;
 pub mod escape;

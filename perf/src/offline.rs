@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::scheduler::cost::StepCost;
-use llmsim_engine::sim::scheduler::{FreedBlocks, Policy, Scheduler, SchedulerSpec, Scheduling};
+use llmsim_engine::sim::scheduler::{
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Scheduler, SchedulerSpec, Scheduling,
+};
 use llmsim_engine::sim::{BlockHash, Engine, Event, Job, Verdict, What};
 use llmsim_engine::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 
@@ -225,6 +227,8 @@ fn spec(workload: Workload) -> SchedulerSpec {
         scheduling: workload.scheduling,
         max_num_queued_reqs: None,
         freed_blocks: FreedBlocks::UncachedFirst,
+        prefill_order: PrefillOrder::Mixed,
+        output_blocks: OutputBlocks::AsNeeded,
         cost: StepCost::Fixed(SimSpan::from_ms(20)),
     }
 }

@@ -38,6 +38,8 @@ pub enum Command {
     Man(Option<String>),
     /// Print what a `models.yml` can name.
     Presets,
+    /// Fit a model's constants to measured runs.
+    Calibrate(commands::calibrate::Options),
     /// Run arrivals through the engines in virtual time.
     Simulate(commands::simulate::Options),
     /// Tell an engine again what a journal says that it was told.
@@ -468,6 +470,31 @@ enum Task {
     /// List the GPUs, models and engine classes that a models.yml can name.
     Presets,
 
+    /// Fit a model's constants to benchmark results, and print a models file that has them; the
+    /// report stands above it, as comments.
+    Calibrate {
+        #[command(flatten)]
+        files: LowFiles,
+
+        /// The model that was measured, if the configuration has several
+        #[arg(long, value_name = "NAME")]
+        model: Option<String>,
+
+        /// Write the models file to FILE, and the report to standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+
+        /// The share of each prompt that the prefix cache held, from 0 to 1, if the results do not
+        /// tell
+        #[arg(long, value_name = "SHARE")]
+        prefix_cached: Option<f64>,
+
+        /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load,
+        /// concurrency (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
+        #[arg(value_name = "RESULT", required = true)]
+        results: Vec<PathBuf>,
+    },
+
     /// Run a list of arrivals through the same engines in virtual time, and print per-request
     /// latencies as JSON lines.
     Simulate {
@@ -523,6 +550,17 @@ impl Command {
             Some(Task::Completions { shell }) => return Ok(Self::Completions(shell)),
             Some(Task::Man { topic }) => return Ok(Self::Man(topic)),
             Some(Task::Presets) => return Ok(Self::Presets),
+            Some(Task::Calibrate { files, model, output, prefix_cached, results }) => {
+                let files = from.files(files)?;
+                let options = commands::calibrate::Options {
+                    files,
+                    model,
+                    output,
+                    prefix_cached: prefix_cached.filter(|share| share.is_finite()),
+                    results,
+                };
+                return Ok(Self::Calibrate(options));
+            }
             Some(Task::Simulate { files, arrivals, step_log, trace }) => {
                 let files = from.files(files)?;
                 let options = commands::simulate::Options { files, arrivals, step_log, trace };

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use super::{Row, Unknown, find};
 use crate::sim::scheduler::cost::{Efficiency, Overlap};
+use crate::sim::scheduler::{OutputBlocks, PrefillOrder};
 use crate::units::SimSpan;
 
 /// A set of constants that were fitted together. Single numbers of it mean little: within a set,
@@ -27,7 +28,30 @@ pub struct EngineClass {
     pub request_overhead: SimSpan,
     /// What the engine gives to its KV cache.
     pub kv_memory: KvMemory,
+    /// What the engine does with prefills.
+    pub prefill_order: PrefillOrder,
+    /// When the engine sets blocks aside for outputs.
+    pub output_blocks: OutputBlocks,
+    /// How far its figures are from measured ones; `None` if nothing was measured.
+    pub error: Option<StatedError>,
 }
+
+/// Absolute errors of a class on measured runs that had no part in its fit: each run was scored with
+/// the class fitted without the runs of the same model, GPUs and engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StatedError {
+    /// How many runs.
+    pub runs: u32,
+    /// Of the mean ITL: median and 90th percentile, in percent.
+    pub itl: Option<(f64, f64)>,
+    /// Of TTFT below saturation.
+    pub ttft: Option<(f64, f64)>,
+    /// Of output tokens per second.
+    pub output_rate: Option<(f64, f64)>,
+}
+
+/// The command that made all [`StatedError`]s.
+pub const ERRORS_FROM: &str = "cargo run --release -p llmsim-perf -- calibration --measured DIR";
 
 /// What an engine class is for; `any` in the one that was fitted on nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +103,23 @@ static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
             "of_rest" => KvMemory::OfRest,
             _ => KvMemory::OfTotal,
         },
+        prefill_order: match row.text("prefill_order") {
+            "first" => PrefillOrder::First,
+            _ => PrefillOrder::Mixed,
+        },
+        output_blocks: match row.text("output_blocks") {
+            "reserved" => OutputBlocks::Reserved,
+            _ => OutputBlocks::AsNeeded,
+        },
+        error: Some(row.count("rows")).filter(|&runs| runs > 0).map(|runs| {
+            let error = |median, p90| Some((row.maybe_number(median)?, row.maybe_number(p90)?));
+            StatedError {
+                runs,
+                itl: error("itl_median", "itl_p90"),
+                ttft: error("ttft_median", "ttft_p90"),
+                output_rate: error("rate_median", "rate_p90"),
+            }
+        }),
     })
 });
 
@@ -109,7 +150,7 @@ mod tests {
     #[test]
     fn every_class_is_a_set_that_can_be() {
         assert_eq!(EngineClass::generic().id, "generic");
-        assert_eq!(engine_classes().len(), 17);
+        assert_eq!(engine_classes().len(), 37);
         for class in engine_classes() {
             let e = class.efficiency;
             for share in [
@@ -119,18 +160,21 @@ mod tests {
                 e.attention_compute,
                 e.link_bandwidth,
             ] {
-                assert!((0.1..=1.0).contains(&share), "{}: {share}", class.id);
+                assert!((0.05..=1.0).contains(&share), "{}: {share}", class.id);
             }
-            assert!((0.3e-3..5e-3).contains(&e.host_per_step), "{}", class.id);
-            assert!((5e-6..50e-6).contains(&e.host_per_layer), "{}", class.id);
+            assert!((0.1e-3..40e-3).contains(&e.host_per_step), "{}", class.id);
+            assert!((3e-6..200e-6).contains(&e.host_per_layer), "{}", class.id);
         }
     }
 
     #[test]
     fn a_class_is_found_by_name() {
         let class = engine_class("vllm-v1-hopper-bf16").unwrap();
-        assert_eq!(class.efficiency.linear_compute, 0.66);
-        assert_eq!(class.request_overhead, SimSpan::from_ms(25));
+        assert_eq!((class.scope.family, class.scope.architecture), ("vllm", "Hopper"));
+        assert!(class.request_overhead > SimSpan::ZERO && class.error.is_some());
+        assert_eq!(class.prefill_order, PrefillOrder::Mixed);
+        assert_eq!(engine_class("sglang-hopper-bf16").unwrap().prefill_order, PrefillOrder::First);
+        assert_eq!(EngineClass::generic().error, None);
         assert_eq!(engine_class("trtllm-hopper-fp8").unwrap().kv_memory, KvMemory::OfRest);
         assert!(engine_class("vllm-hopper").unwrap_err().candidates.len() >= 3);
     }

@@ -16,7 +16,9 @@ mod gpus;
 mod hf_config;
 mod models;
 
-pub use classes::{EngineClass, KvMemory, Scope, engine_class, engine_classes};
+pub use classes::{
+    ERRORS_FROM, EngineClass, KvMemory, Scope, StatedError, engine_class, engine_classes,
+};
 pub use deployment::{
     DECODE_CONTEXT, Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype,
     decode_batches,

@@ -7,6 +7,7 @@
 
 mod faults;
 mod fields;
+mod fitted;
 mod problem;
 mod raw;
 mod resolve;
@@ -19,6 +20,7 @@ mod sizes;
 mod tree;
 mod value;
 
+pub use fitted::with_constants;
 pub use problem::{Problem, Problems};
 pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec, Tokenizer};
 pub use tree::{MAX_BYTES, Place};

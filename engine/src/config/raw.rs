@@ -115,6 +115,8 @@ pub(super) struct Settings {
     pub(super) reserve_full_isl: Option<Placed<bool>>,
     pub(super) prefill_interval: Option<Placed<u64>>,
     pub(super) freed_blocks: Option<Placed<&'static str>>,
+    pub(super) prefill_order: Option<Placed<&'static str>>,
+    pub(super) output_blocks: Option<Placed<&'static str>>,
     pub(super) kv_cache_dtype: Option<Placed<KvCacheDtype>>,
 }
 
@@ -448,6 +450,13 @@ impl Settings {
         let orders = &["uncached_first", "all_last"];
         if let Some(value) = fields.one_of(report, "freed_blocks", &[], orders) {
             once(&mut self.freed_blocks, value, "freed_blocks", report);
+        }
+        if let Some(value) = fields.one_of(report, "prefill_order", &[], &["mixed", "first"]) {
+            once(&mut self.prefill_order, value, "prefill_order", report);
+        }
+        let blocks = &["as_needed", "reserved"];
+        if let Some(value) = fields.one_of(report, "output_blocks", &[], blocks) {
+            once(&mut self.output_blocks, value, "output_blocks", report);
         }
         let policies = &["fcfs", "priority"];
         if let Some(value) = fields.one_of(report, "scheduling_policy", &["policy"], policies) {

@@ -11,7 +11,9 @@ use crate::catalog::{
     self, Deployment, EngineClass, GpuShape, KvCacheDtype, ModelShape, WeightDtype,
 };
 use crate::sim::scheduler::cost::{Efficiency, Overlap, Roofline, StepCost};
-use crate::sim::scheduler::{FreedBlocks, Policy, SchedulerSpec, Scheduling};
+use crate::sim::scheduler::{
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling,
+};
 use crate::units::{Blocks, Bytes, SimSpan, Tokens};
 
 use super::ReadFile;
@@ -37,6 +39,8 @@ pub(super) struct Parts {
     pub(super) basis: Basis,
     pub(super) context: u64,
     pub(super) request_overhead: SimSpan,
+    pub(super) prefill_order: PrefillOrder,
+    pub(super) output_blocks: OutputBlocks,
 }
 
 pub(super) fn resolve(
@@ -223,6 +227,8 @@ fn planned(
             basis: Basis::Planned(Box::new(plan.derived)),
             context: context?,
             request_overhead: class.request_overhead,
+            prefill_order: class.prefill_order,
+            output_blocks: class.output_blocks,
         }),
         Err(problems) => {
             for problem in problems {
@@ -438,6 +444,16 @@ fn spec(settings: &raw::Settings, limits: &Limits, parts: &Parts) -> SchedulerSp
         freed_blocks: match settings.freed_blocks.as_ref().map(|freed| freed.value) {
             Some("all_last") => FreedBlocks::AllLast,
             _ => FreedBlocks::UncachedFirst,
+        },
+        prefill_order: match settings.prefill_order.as_ref().map(|order| order.value) {
+            Some("first") => PrefillOrder::First,
+            Some(_) => PrefillOrder::Mixed,
+            None => parts.prefill_order,
+        },
+        output_blocks: match settings.output_blocks.as_ref().map(|blocks| blocks.value) {
+            Some("reserved") => OutputBlocks::Reserved,
+            Some(_) => OutputBlocks::AsNeeded,
+            None => parts.output_blocks,
         },
         cost: StepCost::Roofline(parts.cost.clone()),
     }

@@ -6,6 +6,7 @@
 
 use crate::catalog::{EngineClass, GpuShape};
 use crate::sim::scheduler::cost::{IdealRoofline, Roofline};
+use crate::sim::scheduler::{OutputBlocks, PrefillOrder};
 use crate::units::SimSpan;
 
 use super::problem::{Hint, Report};
@@ -105,7 +106,9 @@ pub(super) fn given(
     });
     let context = model.context_length.as_ref()?.value;
     let request_overhead = class.map_or(SimSpan::ZERO, |class| class.request_overhead);
-    Some(Parts { cost, num_blocks, basis, context, request_overhead })
+    let prefill_order = class.map_or(PrefillOrder::Mixed, |class| class.prefill_order);
+    let output_blocks = class.map_or(OutputBlocks::AsNeeded, |class| class.output_blocks);
+    Some(Parts { cost, num_blocks, basis, context, request_overhead, prefill_order, output_blocks })
 }
 
 struct WeightSize {

@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use crate::seed::Seed;
 use crate::sim::scheduler::cost::StepCost;
-use crate::sim::scheduler::{FreedBlocks, Policy, SchedulerSpec, Scheduling};
+use crate::sim::scheduler::{
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling,
+};
 use crate::sim::{BlockHash, Job};
 use crate::units::{Blocks, JobId, SimSpan, Tokens};
 
@@ -204,6 +206,8 @@ impl Scenario {
             },
             max_num_queued_reqs: None,
             freed_blocks: FreedBlocks::default(),
+            prefill_order: PrefillOrder::Mixed,
+            output_blocks: OutputBlocks::AsNeeded,
             cost: StepCost::Fixed(SimSpan::from_ms(1)),
         }
     }

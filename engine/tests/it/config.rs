@@ -298,7 +298,8 @@ models:
     assert_eq!(derived.kv_bytes_per_token.get(), 131_072);
     let Some(Basis::Planned(derived)) = &config.models[1].basis else { panic!() };
     assert_eq!(derived.kv_bytes_per_token_per_gpu.get(), 327_680 / 4);
-    assert_eq!(config.models[1].request_overhead, SimSpan::from_ms(25));
+    let class = llmsim_engine::catalog::engine_class("vllm-v1-hopper-bf16").unwrap();
+    assert_eq!(config.models[1].request_overhead, class.request_overhead);
 }
 
 #[test]

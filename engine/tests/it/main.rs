@@ -5,6 +5,7 @@
     reason = "tests read case files and settings; the core does not"
 )]
 
+mod calibrate;
 mod config;
 
 mod differential;

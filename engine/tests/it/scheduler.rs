@@ -13,7 +13,7 @@ use llmsim_engine::faults::{self, GpuAt, Timed};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::sim::scheduler::{
-    FreedBlocks, Policy, Recording, SchedulerSpec, Scheduling, StepLog,
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Recording, SchedulerSpec, Scheduling, StepLog,
 };
 use llmsim_engine::sim::solo::FixedRateSpec;
 use llmsim_engine::sim::{BlockHash, Engine, EngineSpec, Event, Finish, Job, Verdict, What};
@@ -291,9 +291,11 @@ const WORDS: &[&str] = &[
     "policy",
     "prefill",
     "prefix",
+    "prefill-first",
     "priority",
     "prompt",
     "queued",
+    "reserved",
     "salt",
     "seqs",
     "show-free",
@@ -376,6 +378,14 @@ impl<'a> Settings<'a> {
             freed_blocks: match self.flag("all-last") {
                 true => FreedBlocks::AllLast,
                 false => FreedBlocks::UncachedFirst,
+            },
+            prefill_order: match self.flag("prefill-first") {
+                true => PrefillOrder::First,
+                false => PrefillOrder::Mixed,
+            },
+            output_blocks: match self.flag("reserved") {
+                true => OutputBlocks::Reserved,
+                false => OutputBlocks::AsNeeded,
             },
             cost: StepCost::Fixed(self.time("step", SimTime::from_ns(10_000_000))? - SimTime::ZERO),
         })

@@ -7,7 +7,8 @@ use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::sim::journal::{self, Journal};
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::sim::scheduler::{
-    FreedBlocks, Policy, Recording, Scheduler, SchedulerSpec, Scheduling, StepLog,
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Recording, Scheduler, SchedulerSpec,
+    Scheduling, StepLog,
 };
 use llmsim_engine::sim::virtual_time::{self, Happening};
 use llmsim_engine::sim::{
@@ -466,6 +467,16 @@ fn between(random: &mut Generator, low: u32, high: u32) -> u32 {
 
 fn random_spec(random: &mut Generator) -> SchedulerSpec {
     let block_size = pick(random, &[1, 2, 4, 16]);
+    let mut spec = vllm_spec(random, block_size);
+    // Of a generator of their own, so that older seeds go on to mean what they meant.
+    let mut more = Seed::new(u64::from(spec.num_blocks.get()) << 8).generator();
+    spec.prefill_order = pick(&mut more, &[PrefillOrder::Mixed, PrefillOrder::First]);
+    let kinds = [OutputBlocks::AsNeeded, OutputBlocks::AsNeeded, OutputBlocks::Reserved];
+    spec.output_blocks = pick(&mut more, &kinds);
+    spec
+}
+
+fn vllm_spec(random: &mut Generator, block_size: u32) -> SchedulerSpec {
     SchedulerSpec {
         max_num_batched_tokens: Tokens::new(between(random, 3, 70)),
         max_num_seqs: between(random, 1, 8),
@@ -484,6 +495,8 @@ fn random_spec(random: &mut Generator) -> SchedulerSpec {
         scheduling: pick(random, &[Scheduling::Asynchronous, Scheduling::Synchronous]),
         max_num_queued_reqs: pick(random, &[None, None, None, Some(3)]),
         freed_blocks: pick(random, &[FreedBlocks::UncachedFirst, FreedBlocks::AllLast]),
+        prefill_order: PrefillOrder::Mixed,
+        output_blocks: OutputBlocks::AsNeeded,
         // Round numbers, so that arrivals and steps often fall on the same instant.
         cost: StepCost::Fixed(SimSpan::from_ms(pick(random, &[1, 10, 10, 7]))),
     }

@@ -16,6 +16,7 @@ const BORDERS: &[(&str, &[&str])] = &[
     ("stats", &["units"]),
     ("wire", &["units", "stats", "escape"]),
     ("catalog", &["units", "seed", "sim"]),
+    ("calibrate", &["units", "seed", "sim"]),
     ("faults", &["units", "seed", "sim"]),
     ("config", &["units", "seed", "escape", "sim", "text", "catalog", "faults"]),
     ("record", &["units", "seed", "escape", "stats", "sim"]),
@@ -26,7 +27,7 @@ const BORDERS: &[(&str, &[&str])] = &[
 /// Crates that only these modules may name.
 const CRATES: &[(&str, &[&str])] = &[
     ("serde_yaml", &["config"]),
-    ("sonic_rs", &["wire", "catalog", "record", "replay"]),
+    ("sonic_rs", &["wire", "calibrate", "catalog", "record", "replay"]),
     ("serde", &["wire", "config", "catalog", "record", "replay"]),
     ("regex_automata", &["text"]),
 ];

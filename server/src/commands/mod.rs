@@ -1,5 +1,6 @@
 //! The commands that do not serve: each reads, prints and ends.
 
+pub mod calibrate;
 pub mod check;
 pub mod presets;
 pub mod replay;
@@ -28,6 +29,7 @@ pub fn run(command: Command) -> Result<ExitCode, Box<crate::args::Settings>> {
         Command::PrintSchema(kind) => print_schema(&kind),
         Command::Completions(shell) => Ok(shell_help::completions(shell)),
         Command::Man(topic) => shell_help::man(topic.as_deref()),
+        Command::Calibrate(options) => calibrate::run(&options),
         Command::Presets => Ok(presets::run()),
         Command::Simulate(options) => simulate::run(&options),
         Command::Replay(options) => match replay::run(&options) {

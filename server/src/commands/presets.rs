@@ -51,7 +51,23 @@ fn write(out: &mut String) -> std::fmt::Result {
     writeln!(out, "\nengine_class:")?;
     for class in catalog::engine_classes() {
         writeln!(out, "  {:<26} {}; fitted on: {}", class.id, class.engine, class.fitted_on)?;
+        if let Some(error) = class.error {
+            let named =
+                [("ITL", error.itl), ("TTFT", error.ttft), ("output tok/s", error.output_rate)];
+            let told: Vec<String> = named
+                .iter()
+                .filter_map(|(name, error)| Some((name, (*error)?)))
+                .map(|(name, (median, p90))| format!("{name} {median:.0} / {p90:.0} %"))
+                .collect();
+            writeln!(out, "  {:<26} error on {} runs: {}", "", error.runs, told.join(", "))?;
+        }
     }
+    writeln!(
+        out,
+        "\nErrors: median / 90th percentile of the absolute error on measured runs, each with the \
+         class fitted\nwithout the runs of the same model, GPUs and engine, from\n  {}",
+        catalog::ERRORS_FROM
+    )?;
     writeln!(
         out,
         "\nAny part of a name that only one entry has will do: h100-sxm, llama-8b. How good the \

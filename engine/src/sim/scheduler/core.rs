@@ -7,7 +7,7 @@
 use crate::sim::scheduler::cost::StepShape;
 use crate::sim::scheduler::jobs::{Ends, JobState, Jobs, Slot};
 use crate::sim::scheduler::kv_cache::{BlockId, KvCache};
-use crate::sim::scheduler::{Policy, SchedulerSpec, Scheduling};
+use crate::sim::scheduler::{OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling};
 use crate::sim::{Finish, Job, NORMAL, Refusal};
 use crate::units::{Blocks, JobId, Tokens};
 
@@ -26,6 +26,8 @@ pub(super) struct Limits {
     pub(super) watermark_blocks: u32,
     pub(super) prefill_interval: u32,
     pub(super) scheduling: Scheduling,
+    pub(super) prefill_order: PrefillOrder,
+    pub(super) output_blocks: OutputBlocks,
 }
 
 /// The scheduler's state between two calls.
@@ -191,6 +193,8 @@ impl Core {
             watermark_blocks: (spec.watermark * f64::from(num_blocks)) as u32,
             prefill_interval: spec.prefill_interval,
             scheduling: spec.scheduling,
+            prefill_order: spec.prefill_order,
+            output_blocks: spec.output_blocks,
         };
         Self {
             jobs: Jobs::new(spec.policy),

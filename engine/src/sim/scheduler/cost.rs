@@ -12,7 +12,7 @@ use crate::units::SimSpan;
 
 /// What a step computes, in the quantities that its duration depends on. The scheduler keeps the
 /// sums up to date as it plans; the cost model never sees single requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepShape {
     /// Sequences in the step.
     pub sequences: u32,

@@ -22,7 +22,9 @@ mod spec;
 pub use self::jobs::JobState;
 pub use self::kv_cache::BlockId;
 pub use self::record::{Gauges, Granted, Queues, StepLog, StepRecord};
-pub use self::spec::{FreedBlocks, Policy, SchedulerSpec, Scheduling, VLLM_VERSION};
+pub use self::spec::{
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling, VLLM_VERSION,
+};
 
 use self::core::{Admission, Batch, Core};
 use self::cost::{StepCost, StepTime};
@@ -354,6 +356,7 @@ impl Planned {
             started,
             ended,
             time,
+            shape: self.batch.shape,
             sequences: self.batch.sequences() as u32,
             decode_tokens: Tokens::new(self.batch.shape.decodes),
             prefill_tokens: Tokens::new(self.batch.tokens - self.batch.shape.decodes),

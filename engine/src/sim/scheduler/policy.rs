@@ -7,7 +7,7 @@
 use crate::sim::scheduler::core::{Admission, AdmissionStop, Batch, Core, Grant};
 use crate::sim::scheduler::cost::StepShape;
 use crate::sim::scheduler::jobs::{JobState, Slot};
-use crate::sim::scheduler::{Policy, Scheduling};
+use crate::sim::scheduler::{OutputBlocks, Policy, PrefillOrder, Scheduling};
 use crate::units::Tokens;
 
 /// What is fixed while one step is planned.
@@ -17,6 +17,15 @@ struct StepRules {
     cap: u32,
     /// In-progress and new prefills wait for their turn (`prefill_schedule_interval`).
     hold_prefills: bool,
+}
+
+/// Which running requests get tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Those in prefill.
+    Prefill,
+    /// All.
+    Any,
 }
 
 /// Whether a running request got its blocks.
@@ -36,17 +45,36 @@ impl Core {
         if self.withheld > 0 || self.preempt_next > 0 {
             self.give_way(batch);
         }
-        self.grant_running(rules, &mut budget, batch);
-        batch.admission = if batch.preempted.is_empty() {
-            let stop = self.admit_waiting(rules, &mut budget, batch);
-            if !rules.hold_prefills {
-                self.last_release_left_waiting = self.jobs.waiting() > 0;
+        match self.limits.prefill_order {
+            PrefillOrder::Mixed => {
+                self.grant_running(rules, Phase::Any, &mut budget, batch);
+                batch.admission = self.admit_unless_preempted(rules, &mut budget, batch);
             }
-            stop
-        } else {
-            AdmissionStop::Preempted
-        };
+            PrefillOrder::First => {
+                self.grant_running(rules, Phase::Prefill, &mut budget, batch);
+                batch.admission = self.admit_unless_preempted(rules, &mut budget, batch);
+                if batch.grants.is_empty() {
+                    self.grant_running(rules, Phase::Any, &mut budget, batch);
+                }
+            }
+        }
         self.commit(batch);
+    }
+
+    fn admit_unless_preempted(
+        &mut self,
+        rules: StepRules,
+        budget: &mut u32,
+        batch: &mut Batch,
+    ) -> AdmissionStop {
+        if !batch.preempted.is_empty() {
+            return AdmissionStop::Preempted;
+        }
+        let stop = self.admit_waiting(rules, budget, batch);
+        if !rules.hold_prefills {
+            self.last_release_left_waiting = self.jobs.waiting() > 0;
+        }
+        stop
     }
 
     fn rules(&self) -> StepRules {
@@ -85,11 +113,21 @@ impl Core {
     }
 
     /// Gives running requests their missing tokens, in order of admission.
-    fn grant_running(&mut self, rules: StepRules, budget: &mut u32, batch: &mut Batch) {
+    fn grant_running(
+        &mut self,
+        rules: StepRules,
+        phase: Phase,
+        budget: &mut u32,
+        batch: &mut Batch,
+    ) {
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
             let slot = self.running[at];
             let hot = self.jobs.hot(slot);
+            if phase == Phase::Prefill && !hot.partial {
+                at += 1;
+                continue;
+            }
             let last_token_is_on_its_way =
                 hot.pending > 0 && hot.computed + 2 - hot.pending >= hot.limit;
             if last_token_is_on_its_way || (rules.hold_prefills && hot.partial) {
@@ -220,14 +258,38 @@ impl Core {
             let unused = self.hits.iter().filter(|&&block| !self.cache.has_users(block)).count();
             let needed =
                 |tokens: u32| tokens.div_ceil(block_size) - self.hits.len() as u32 + unused as u32;
-            if needed(must_fit) + spare > self.cache.free()
-                || needed(hit + tokens) + spare > self.cache.free()
+            let set_aside = match self.limits.output_blocks {
+                OutputBlocks::AsNeeded => spare,
+                OutputBlocks::Reserved => self.set_aside() + spare,
+            };
+            let must_fit = match self.limits.output_blocks {
+                OutputBlocks::AsNeeded => must_fit,
+                OutputBlocks::Reserved => self.longest(slot),
+            };
+            if needed(must_fit) + set_aside > self.cache.free()
+                || needed(hit + tokens) + set_aside > self.cache.free()
             {
                 return AdmissionStop::NoFreeBlocks;
             }
             self.admit(slot, hit, tokens, batch);
             *budget -= tokens;
         }
+    }
+
+    /// The most tokens that a request may store, as far as the server knows and the cache can hold.
+    fn longest(&self, slot: Slot) -> u32 {
+        let hot = self.jobs.hot(slot);
+        let cache = self.cache.usable().saturating_mul(self.limits.block_size);
+        hot.limit.min(self.limits.max_model_len).saturating_sub(1).max(hot.total).min(cache)
+    }
+
+    /// Blocks that are free, but promised to running requests.
+    fn set_aside(&self) -> u32 {
+        let missing = |&slot: &Slot| {
+            let held = self.jobs.cold(slot).table.len() as u32;
+            self.longest(slot).div_ceil(self.limits.block_size).saturating_sub(held)
+        };
+        self.running.iter().map(missing).sum()
     }
 
     /// Looks the request's prefix up: the cached blocks are left in `self.hits`. The last token is

@@ -5,7 +5,7 @@
 //! invariant: a record tells a whole step, after it has ended, as it was planned.
 
 use crate::sim::scheduler::core::{Admission, AdmissionStop, PrefixStats};
-use crate::sim::scheduler::cost::StepTime;
+use crate::sim::scheduler::cost::{StepShape, StepTime};
 use crate::units::{Blocks, JobId, SimTime, Tokens};
 
 /// The state of a simulated GPU at this moment.
@@ -53,6 +53,8 @@ pub struct StepRecord {
     pub ended: SimTime,
     /// Its duration, and what bound it.
     pub time: StepTime,
+    /// What it computed, in the sums that its duration depends on.
+    pub shape: StepShape,
     /// Requests that computed.
     pub sequences: u32,
     /// Tokens of decodes, one each.
@@ -154,6 +156,7 @@ impl StepLog {
             started,
             ended,
             time,
+            shape: step.shape,
             sequences: step.sequences,
             decode_tokens: step.decode_tokens,
             prefill_tokens: step.prefill_tokens,
@@ -181,6 +184,7 @@ pub(super) struct StepSummary {
     pub(super) started: SimTime,
     pub(super) ended: SimTime,
     pub(super) time: StepTime,
+    pub(super) shape: StepShape,
     pub(super) sequences: u32,
     pub(super) decode_tokens: Tokens,
     pub(super) prefill_tokens: Tokens,

@@ -40,6 +40,27 @@ pub enum FreedBlocks {
     AllLast,
 }
 
+/// Which of prefill and decode a step computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefillOrder {
+    /// Both: decodes first, prefills with what is left of the budget. vLLM V1, TensorRT-LLM.
+    #[default]
+    Mixed,
+    /// Prefills alone as long as there are any that can run, decodes wait. SGLang, vLLM V0.
+    First,
+}
+
+/// When a request gets the blocks for its output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputBlocks {
+    /// As it grows; where there are none, somebody is preempted. vLLM.
+    #[default]
+    AsNeeded,
+    /// They are set aside for `max_tokens` when it is admitted, so that nobody is ever preempted.
+    /// TensorRT-LLM (`GUARANTEED_NO_EVICT`).
+    Reserved,
+}
+
 /// The settings of one simulated GPU; names, meanings and defaults are vLLM's (see
 /// [`VLLM_VERSION`]), except where a doc says otherwise.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +99,10 @@ pub struct SchedulerSpec {
     pub max_num_queued_reqs: Option<u32>,
     /// Where freed blocks go on the free list; vLLM changed it in 0.23.
     pub freed_blocks: FreedBlocks,
+    /// Not a setting of vLLM: what the engine does with prefills.
+    pub prefill_order: PrefillOrder,
+    /// Not a setting of vLLM: when the engine sets blocks aside for outputs.
+    pub output_blocks: OutputBlocks,
     /// How long a step takes.
     pub cost: StepCost,
 }
@@ -104,6 +129,8 @@ impl SchedulerSpec {
             scheduling: Scheduling::Asynchronous,
             max_num_queued_reqs: None,
             freed_blocks: FreedBlocks::default(),
+            prefill_order: PrefillOrder::default(),
+            output_blocks: OutputBlocks::default(),
             cost,
         }
     }

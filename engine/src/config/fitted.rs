@@ -1,0 +1,66 @@
+//! A configuration with other constants in it.
+//!
+//! The opposite of reading: a models file's text goes in, and one comes out that says the same, but
+//! for the constants of one model. Comments are lost. The invariant: what comes out is valid if
+//! what went in was.
+
+use serde_yaml::{Mapping, Value};
+
+/// The text of a models file whose model number `model` has these constants under `efficiency:`
+/// and this overhead under `latency:`; what was said of them before is dropped.
+///
+/// # Errors
+/// If the text is no models file, or has no such model.
+pub fn with_constants(
+    text: &str,
+    model: usize,
+    efficiency: &[(&str, f64)],
+    request_overhead_ms: Option<f64>,
+) -> Result<String, String> {
+    let mut root: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    let entry = root
+        .get_mut("models")
+        .and_then(|models| models.get_mut(model))
+        .and_then(Value::as_mapping_mut)
+        .ok_or_else(|| format!("there is no `models[{model}]`"))?;
+    let mut section = Mapping::new();
+    for &(key, value) in efficiency {
+        section.insert(key.into(), value.into());
+    }
+    entry.insert("efficiency".into(), Value::Mapping(section));
+    let latency = Value::from("latency");
+    let mut section = match entry.remove(&latency) {
+        Some(Value::Mapping(section)) => section,
+        _ => Mapping::new(),
+    };
+    // Part of `host_per_step_ms` now.
+    for key in ["scheduler_overhead_ms", "step_overhead_ms"] {
+        section.remove(Value::from(key));
+    }
+    if let Some(overhead) = request_overhead_ms {
+        section.insert("request_overhead_ms".into(), overhead.into());
+    }
+    if !section.is_empty() {
+        entry.insert(latency, Value::Mapping(section));
+    }
+    serde_yaml::to_string(&root).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_models_constants_are_replaced_and_the_rest_stays() {
+        let text = "hardware: {mine: {hbm_gib: 80}}\nmodels:\n  - name: a\n  - name: b\n    \
+                    efficiency: {scale: 2}\n    latency: {step_overhead_ms: 1}\n";
+        let out = with_constants(text, 1, &[("overlap", 1.5)], Some(20.0)).unwrap();
+        assert_eq!(
+            out,
+            "hardware:\n  mine:\n    hbm_gib: 80\nmodels:\n- name: a\n- name: b\n  efficiency:\n    \
+             overlap: 1.5\n  latency:\n    request_overhead_ms: 20.0\n"
+        );
+        assert!(with_constants(text, 2, &[], None).is_err());
+        assert!(with_constants("[", 0, &[], None).is_err());
+    }
+}

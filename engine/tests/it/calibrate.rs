@@ -1,0 +1,221 @@
+//! From measured runs back to the constants that made them.
+
+use llmsim_engine::calibrate::{
+    Constant, Constants, Fitting, Load, Metric, Observed, Report, Run, Trust, Workload, fit,
+    linearise, rerun,
+};
+use llmsim_engine::catalog::{
+    Deployment, KvCacheDtype, Memory, WeightDtype, engine_class, gpu, model,
+};
+use llmsim_engine::sim::scheduler::SchedulerSpec;
+use llmsim_engine::sim::scheduler::cost::{Roofline, StepCost, StepShape};
+use llmsim_engine::units::{SimSpan, Tokens};
+
+/// Qwen3-14B in bf16 on one H100 under vLLM, as the catalogue has it.
+fn qwen() -> (SchedulerSpec, Constants) {
+    let class = engine_class("vllm-v1-hopper-bf16").unwrap();
+    let deployment = Deployment {
+        gpu: gpu("h100-80gb-sxm").unwrap(),
+        model: model("qwen3-14b").unwrap(),
+        tensor_parallel_size: 1,
+        weight_dtype: WeightDtype::Auto,
+        kv_cache_dtype: KvCacheDtype::Auto,
+        class,
+        efficiency: class.efficiency,
+        memory: Memory::default(),
+    };
+    let plan = deployment.plan().unwrap();
+    let spec = SchedulerSpec {
+        max_num_batched_tokens: Tokens::new(8192),
+        ..SchedulerSpec::vllm(Tokens::new(32_768), plan.num_blocks, StepCost::Roofline(plan.cost))
+    };
+    let constants =
+        Constants { efficiency: class.efficiency, request_overhead: class.request_overhead };
+    (spec, constants)
+}
+
+fn closed(concurrency: u32, prompt: f64, output: f64) -> Workload {
+    let count = 4 * concurrency as usize;
+    Workload::drawn(Load::Closed { concurrency }, count, prompt, output, 0.8)
+}
+
+/// What a client of a GPU with `truth` would report.
+fn measured(spec: &SchedulerSpec, truth: &Constants, workload: Workload, of: &[Metric]) -> Run {
+    let linear = linearise(spec, truth, &workload).unwrap();
+    let observed = of
+        .iter()
+        .map(|&metric| Observed { metric, value: linear.outcome.get(metric).unwrap(), weight: 1.0 })
+        .collect();
+    Run { spec: spec.clone(), workload, observed }
+}
+
+const BOTH: &[Metric] = &[Metric::MeanTpot, Metric::MeanTtft];
+
+#[test]
+fn the_constants_that_made_the_runs_are_found_again() {
+    let (spec, preset) = qwen();
+    // Reading the weights and the host's time per step are the same to a dense model: both are a
+    // constant per step, so only one of them is changed.
+    let changed = [
+        (Constant::WeightBandwidth, 0.85),
+        (Constant::LinearCompute, 1.15),
+        (Constant::KvBandwidth, 0.9),
+        (Constant::RequestOverhead, 0.6),
+    ];
+    let truth = changed.into_iter().fold(preset, |constants, (constant, factor)| {
+        constants.with(constant, preset.get(constant).unwrap() * factor)
+    });
+    let runs: Vec<Run> = [
+        closed(1, 200.0, 64.0),
+        closed(2, 6000.0, 20.0),
+        closed(16, 1000.0, 100.0),
+        closed(64, 300.0, 100.0),
+        closed(64, 3000.0, 100.0),
+        closed(200, 60.0, 60.0),
+    ]
+    .into_iter()
+    .map(|workload| measured(&spec, &truth, workload, BOTH))
+    .collect();
+    let fitting = Fitting { prior: 1e-3, ..Fitting::default() };
+    let found = fit(&runs, &preset, fitting).unwrap();
+    for (constant, _) in changed {
+        let (found, truth) = (found.constants.get(constant).unwrap(), truth.get(constant).unwrap());
+        assert!((found / truth - 1.0).abs() < 0.01, "{}: {found}, not {truth}", constant.key());
+    }
+    for (run, linear) in runs.iter().zip(&found.runs) {
+        for seen in &run.observed {
+            let value = linear.outcome.get(seen.metric).unwrap();
+            assert!((value / seen.value - 1.0).abs() < 0.005, "{seen:?}: {value}");
+        }
+    }
+}
+
+#[test]
+fn one_run_is_explained_and_no_more_is_claimed() {
+    let (spec, preset) = qwen();
+    let e = preset.efficiency;
+    let truth = preset
+        .with(Constant::WeightBandwidth, e.weight_bandwidth * 0.8)
+        .with(Constant::RequestOverhead, 60.0);
+    let run = measured(&spec, &truth, closed(8, 1000.0, 100.0), BOTH);
+    let runs = [run];
+    let found = fit(&runs, &preset, Fitting::default()).unwrap();
+    for seen in &runs[0].observed {
+        let value = found.runs[0].outcome.get(seen.metric).unwrap();
+        assert!((value / seen.value - 1.0).abs() < 0.01, "{:?}: {value}", seen);
+    }
+    let names = ["a run".to_owned()];
+    let before = [linearise(&spec, &preset, &runs[0].workload).unwrap()];
+    let report = Report { names: &names, runs: &runs, before: &before, fit: &found };
+    let text = report.to_string();
+    assert!(text.contains("a run") && text.contains("mean TPOT"), "{text}");
+    assert!(text.contains("warning: one run fixes"), "{text}");
+}
+
+#[test]
+fn a_run_of_decodes_alone_tells_nothing_of_prefill() {
+    let (spec, preset) = qwen();
+    let truth = preset.with(Constant::LinearCompute, 0.4);
+    let run = measured(&spec, &truth, closed(1, 8.0, 200.0), &[Metric::MeanTpot]);
+    let found = fit(&[run], &preset, Fitting::default()).unwrap();
+    let place = Constant::LinearCompute as usize;
+    assert_eq!(found.trust[place], Trust::Assumed);
+    let stayed = found.constants.get(Constant::LinearCompute).unwrap();
+    assert!((stayed / preset.get(Constant::LinearCompute).unwrap() - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn the_burst_at_the_start_is_in_the_ttft() {
+    let (spec, preset) = qwen();
+    // Four prompts of 8,192 tokens fill a step each: the k-th waits for k prefills.
+    let workload = Workload::drawn(Load::Closed { concurrency: 4 }, 4, 8192.0, 1.0, 1.0);
+    let outcome = rerun(&spec, preset.request_overhead, &workload).unwrap().outcome;
+    let StepCost::Roofline(cost) = &spec.cost else { panic!() };
+    let step = cost.time(&StepShape {
+        sequences: 1,
+        chunks: 1,
+        chunk_tokens: 8192,
+        chunk_pairs_doubled: 8192 * 8192,
+        sampled: 1,
+        ..StepShape::default()
+    });
+    let step = step.total.as_secs_f64();
+    let expected = preset.request_overhead.as_secs_f64() + step * (1.0 + 2.0 + 3.0 + 4.0) / 4.0;
+    let ttft = outcome.get(Metric::MeanTtft).unwrap();
+    assert!((ttft / expected - 1.0).abs() < 1e-6, "{ttft}, expected {expected}");
+}
+
+#[test]
+fn a_shared_prefix_is_computed_once() {
+    let (spec, preset) = qwen();
+    let one = Workload::drawn(Load::Closed { concurrency: 1 }, 5, 4096.0, 2.0, 1.0);
+    let ttft = |workload: &Workload| {
+        let outcome = rerun(&spec, SimSpan::ZERO, workload).unwrap().outcome;
+        outcome.requests.iter().map(|r| (r.first - r.sent).as_secs_f64()).collect::<Vec<_>>()
+    };
+    let (alone, shared) = (ttft(&one), ttft(&one.clone().sharing(0.75)));
+    assert!((shared[0] / alone[0] - 1.0).abs() < 1e-9);
+    assert!(shared[4] < 0.5 * alone[4], "{shared:?} {alone:?}");
+    assert!(preset.efficiency.linear_compute > 0.0);
+}
+
+#[test]
+fn a_shortened_run_has_the_means_of_the_whole() {
+    let (spec, preset) = qwen();
+    let whole = Workload::drawn(Load::Closed { concurrency: 8 }, 400, 2000.0, 50.0, 0.8);
+    let short = whole.clone().shortened(9_000);
+    assert!(short.requests.len() < 220);
+    let get = |workload: &Workload, metric| {
+        rerun(&spec, preset.request_overhead, workload).unwrap().outcome.get(metric).unwrap()
+    };
+    for metric in [Metric::MeanTtft, Metric::MeanTpot] {
+        let ratio = get(&short, metric) / get(&whole, metric);
+        assert!((ratio - 1.0).abs() < 0.1, "{metric:?}: {ratio}");
+    }
+}
+
+/// Qwen3-14B on an H100, as vLLM's own step times were published: 11.23 ms at batch 1, 11.57 at 4,
+/// 11.84 at 8, 12.15 at 11 (1,100 tokens of context), and 39.9 ms with a prefill of 1,032 tokens.
+#[test]
+fn the_published_steps_of_qwen3_14b_are_met_after_calibration() {
+    let (spec, preset) = qwen();
+    let preset = Constants { request_overhead: SimSpan::ZERO, ..preset };
+    let StepCost::Roofline(base) = &spec.cost else { panic!() };
+    // Seen from the engine, so that a request has no overhead. One request at a time: its TPOT is
+    // the step at batch 1 (1,032 to 1,168 tokens of context), its TTFT the step with the prefill.
+    // And eleven at a time for the slope.
+    let mut alone = measured(&spec, &preset, closed(1, 1032.0, 60.0), BOTH);
+    alone.workload = Workload::drawn(Load::Closed { concurrency: 1 }, 4, 1032.0, 137.0, 1.0);
+    alone.observed[0].value = 11.23e-3;
+    alone.observed[1].value = 39.9e-3;
+    let mut eleven = alone.clone();
+    eleven.workload = Workload::drawn(Load::Closed { concurrency: 11 }, 11, 32.0, 2137.0, 1.0);
+    eleven.observed = vec![Observed { metric: Metric::MeanTpot, value: 12.15e-3, weight: 1.0 }];
+    let found = fit(&[alone, eleven], &preset, Fitting::default()).unwrap();
+    let cost = Roofline { efficiency: found.constants.efficiency, ..base.clone() };
+    let decode = |batch: u32| StepShape {
+        sequences: batch,
+        decodes: batch,
+        decode_context: u64::from(batch) * 1100,
+        sampled: batch,
+        ..StepShape::default()
+    };
+    let prefill = StepShape {
+        sequences: 1,
+        chunks: 1,
+        chunk_tokens: 1032,
+        chunk_pairs_doubled: 1032 * 1032,
+        sampled: 1,
+        ..StepShape::default()
+    };
+    for (shape, published) in [
+        (decode(1), 11.23),
+        (decode(4), 11.57),
+        (decode(8), 11.84),
+        (decode(11), 12.15),
+        (prefill, 39.9),
+    ] {
+        let ms = cost.time(&shape).total.as_secs_f64() * 1e3;
+        assert!((ms / published - 1.0).abs() < 0.03, "{ms} ms, published {published} ms");
+    }
+}

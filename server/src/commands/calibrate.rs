@@ -1,0 +1,272 @@
+//! `calibrate`: constants that explain measured runs, as a models file that has them.
+//!
+//! It reads and writes; the fit is the engine's (`llmsim_engine::calibrate`). What it prints is a
+//! models file that loads, with the report as comments above it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use llmsim_engine::calibrate::{
+    Constant, Constants, Fitting, Load, Measured, Report, Run, fit, linearise, observed, read_json,
+    table, workload, written,
+};
+use llmsim_engine::config::{self, Config, ModelSpec};
+use llmsim_engine::sim::EngineSpec;
+use llmsim_engine::sim::scheduler::SchedulerSpec;
+use llmsim_engine::sim::scheduler::cost::StepCost;
+
+use crate::args::Files;
+
+/// What to calibrate on what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The configuration to begin with.
+    pub files: Files,
+    /// Which of its models; `None` if there is only one that can be.
+    pub model: Option<String>,
+    /// Where to write the models file; `None` is standard output.
+    pub output: Option<PathBuf>,
+    /// The share of each prompt that the server had cached, where a result does not tell.
+    pub prefix_cached: Option<f64>,
+    /// Benchmark results.
+    pub results: Vec<PathBuf>,
+}
+
+/// Longer closed loops are cut to this; their burst and some rounds remain.
+const MOST_TOKENS: u64 = 400_000;
+
+/// Fits and writes.
+///
+/// # Errors
+/// What is wrong with a file, as the whole message.
+pub fn run(options: &Options) -> Result<String, String> {
+    let config = super::load(&options.files)?;
+    let (model, spec, start) = chosen(&config, options)?;
+    let mut names = Vec::new();
+    let mut runs = Vec::new();
+    for path in &options.results {
+        for measured in read(path)? {
+            names.push(format!("{}: {}", file_name(path), measured.name));
+            runs.push(as_run(measured, spec, options));
+        }
+    }
+    let refused = |place: usize, why: llmsim_engine::sim::Refusal| {
+        format!(
+            "{}: `{}` refuses a request of this run ({}); raise context_length or the KV cache, or \
+             give the model that was measured",
+            names[place],
+            model.name,
+            why.as_str()
+        )
+    };
+    let before = runs
+        .iter()
+        .enumerate()
+        .map(|(place, run)| {
+            linearise(&run.spec, &start, &run.workload).map_err(|why| refused(place, why))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let found =
+        fit(&runs, &start, Fitting::default()).map_err(|(place, why)| refused(place, why))?;
+    let report = Report { names: &names, runs: &runs, before: &before, fit: &found }.to_string();
+
+    let efficiency: Vec<(&str, f64)> = Constant::ALL
+        .into_iter()
+        .filter(|&constant| constant != Constant::RequestOverhead)
+        .filter_map(|constant| Some((constant.key(), written(&found.constants, constant)?)))
+        .collect();
+    let overhead = written(&found.constants, Constant::RequestOverhead);
+    let source = llmsim_defaults::read(&options.files.models).map_err(|error| error.to_string())?;
+    let place = config.models.iter().position(|other| other.name == model.name).unwrap_or(0);
+    let yaml = config::with_constants(&source.text, place, &efficiency, overhead)
+        .map_err(|why| format!("{}: {why}", options.files.models))?;
+
+    let mut out = format!(
+        "# `{}` of {}, fitted to {} measured run{} by llmsimulator calibrate.\n#\n",
+        model.name,
+        options.files.models,
+        runs.len(),
+        if runs.len() == 1 { "" } else { "s" }
+    );
+    for line in report.lines() {
+        let end = if line.is_empty() { "" } else { " " };
+        writeln!(out, "#{end}{}", line.trim_end()).expect("writing to a string cannot fail");
+    }
+    out.push('\n');
+    out.push_str(&yaml);
+    let Some(path) = &options.output else { return Ok(out) };
+    std::fs::write(path, &out).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(format!("{report}written to {}\n", path.display()))
+}
+
+/// The model that is meant, its GPU and the constants that it has now.
+fn chosen<'a>(
+    config: &'a Config,
+    options: &Options,
+) -> Result<(&'a ModelSpec, &'a SchedulerSpec, Constants), String> {
+    let name = &options.files.models;
+    let all = |models: &[&ModelSpec]| {
+        models.iter().map(|model| format!("`{}`", model.name)).collect::<Vec<_>>().join(", ")
+    };
+    let schedulers: Vec<&ModelSpec> = config
+        .models
+        .iter()
+        .filter(|model| matches!(model.engine, EngineSpec::Scheduler(_)))
+        .collect();
+    let model = match (&options.model, &schedulers[..]) {
+        (Some(wanted), _) => {
+            let every: Vec<&ModelSpec> = config.models.iter().collect();
+            config.models.iter().find(|model| model.name == *wanted).ok_or_else(|| {
+                format!("{name}: there is no model `{wanted}`; there are {}", all(&every))
+            })?
+        }
+        (None, [one]) => one,
+        (None, []) => return Err(format!("{name}: no model has `engine: scheduler`")),
+        (None, several) => {
+            return Err(format!(
+                "{name} has several models; say --model with one of {}",
+                all(several)
+            ));
+        }
+    };
+    let EngineSpec::Scheduler(spec) = &model.engine else {
+        return Err(format!(
+            "{name}: model `{}` does not have `engine: scheduler`, and so no constants to fit",
+            model.name
+        ));
+    };
+    let StepCost::Roofline(roofline) = &spec.cost else {
+        return Err(format!("{name}: the steps of `{}` take a fixed time", model.name));
+    };
+    let start =
+        Constants { efficiency: roofline.efficiency, request_overhead: model.request_overhead };
+    Ok((model, spec, start))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or(path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The runs of a result, whatever tool wrote it.
+fn read(path: &Path) -> Result<Vec<Measured>, String> {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))?;
+    if text.trim_start().starts_with(['{', '[']) {
+        return read_json(&text).map_err(|why| format!("{name}: {why}"));
+    }
+    let rows = table(&text);
+    if rows.is_empty() {
+        return Err(format!(
+            "{name}: neither JSON nor CSV with a header line (`load,concurrency,isl,osl,\
+             ttft_ms_mean,tpot_ms_mean`) and a line per run"
+        ));
+    }
+    rows.iter()
+        .enumerate()
+        .map(|(place, row)| {
+            let line = place + 2;
+            let workload = workload(row).map_err(|why| format!("{name}, line {line}: {why}"))?;
+            let (observed, _) = observed(row);
+            if observed.is_empty() {
+                return Err(format!(
+                    "{name}, line {line}: none of ttft_ms_mean, tpot_ms_mean, out_tok_s (or \
+                     ttft_ms_p50, tpot_ms_p50) is a number over 0"
+                ));
+            }
+            Ok(Measured { name: format!("line {line}"), workload, observed })
+        })
+        .collect()
+}
+
+fn as_run(measured: Measured, spec: &SchedulerSpec, options: &Options) -> Run {
+    let mut workload = measured.workload;
+    if let Some(share) = options.prefix_cached {
+        workload = workload.sharing(share);
+    }
+    if let Load::Closed { .. } = workload.load {
+        workload = workload.shortened(MOST_TOKENS);
+    }
+    Run { spec: spec.clone(), workload, observed: measured.observed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODELS: &str = "models:\n  - name: qwen\n    engine: scheduler\n    model: qwen3-14b\n    \
+                          hardware: h100-80gb-sxm\n    engine_class: vllm-v1-hopper-bf16\n    \
+                          context_length: 8192\n";
+
+    /// A directory of its own with these files, gone at the end.
+    struct Directory(PathBuf);
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn calibrated(name: &str, models: &str, result: &str) -> Result<String, String> {
+        let directory =
+            Directory(std::env::temp_dir().join(format!("llmsim-{name}-{}", std::process::id())));
+        std::fs::create_dir_all(&directory.0).unwrap();
+        let (models_file, result_file) =
+            (directory.0.join("models.yml"), directory.0.join("result"));
+        std::fs::write(&models_file, models).unwrap();
+        std::fs::write(&result_file, result).unwrap();
+        run(&Options {
+            files: Files {
+                models: models_file.to_string_lossy().into_owned(),
+                responses: "builtin:responses".to_owned(),
+            },
+            model: None,
+            output: None,
+            prefix_cached: None,
+            results: vec![result_file],
+        })
+    }
+
+    #[test]
+    fn a_result_becomes_a_models_file_that_loads_and_explains_it() {
+        let result = r#"{"max_concurrency": 4, "request_rate": "inf", "completed": 20,
+            "total_input_tokens": 20000, "total_output_tokens": 2000, "mean_ttft_ms": 120.0,
+            "mean_tpot_ms": 15.0}"#;
+        let text = calibrated("loads", MODELS, result).unwrap();
+        assert!(text.contains("# result: run"), "{text}");
+        assert!(text.contains("valid for up to 4 requests"), "{text}");
+        assert!(text.contains("weight_bandwidth: 0."), "{text}");
+        // Once more, from there: nothing is left to explain.
+        let again = calibrated("again", &text, result).unwrap();
+        let line = again.lines().find(|line| line.contains("mean TPOT")).unwrap();
+        let before: f64 = line
+            .split_whitespace()
+            .rev()
+            .nth(3)
+            .and_then(|percent| percent.parse().ok())
+            .unwrap_or_else(|| panic!("{line}"));
+        assert!(before.abs() < 1.0, "{again}");
+    }
+
+    #[test]
+    fn a_small_table_will_do() {
+        let table = "load,concurrency,isl,osl,num_requests,tpot_ms_mean\nclosed,1,500,50,4,12\n";
+        let text = calibrated("table", MODELS, table).unwrap();
+        assert!(text.contains("result: line 2"), "{text}");
+        assert!(text.contains("warning: no run tells TTFT"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_file_and_key() {
+        let wrong = |name, result| calibrated(name, MODELS, result).unwrap_err();
+        assert!(wrong("none", "").contains("neither JSON nor CSV"));
+        let message = wrong("keys", r#"{"mean_ttft_ms": 3, "completed": 2}"#);
+        assert!(message.contains("result: `total_input_tokens` is missing"), "{message}");
+        let message = wrong("line", "load,concurrency,isl,osl\nclosed,1,5,5\n");
+        assert!(message.contains("line 2: none of ttft_ms_mean"), "{message}");
+        let long = "load,concurrency,isl,osl,tpot_ms_mean\nclosed,1,9000,5,10\n";
+        assert!(wrong("long", long).contains("prompt_too_long"));
+        let instant = "models:\n  - name: a\n    engine: instant\n    context_length: 100\n";
+        assert!(calibrated("instant", instant, "x").unwrap_err().contains("no model has"));
+    }
+}
