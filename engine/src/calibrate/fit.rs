@@ -323,8 +323,9 @@ fn solved(mut matrix: [[f64; COUNT]; COUNT], mut vector: [f64; COUNT]) -> [f64; 
         }
         for row in column + 1..COUNT {
             let factor = matrix[row][column] / matrix[column][column];
-            for place in column..COUNT {
-                matrix[row][place] -= factor * matrix[column][place];
+            let above = matrix[column];
+            for (cell, above) in matrix[row].iter_mut().zip(above).skip(column) {
+                *cell -= factor * above;
             }
             vector[row] -= factor * vector[column];
         }
