@@ -219,6 +219,7 @@ mod tests {
             files: Files {
                 models: models_file.to_string_lossy().into_owned(),
                 responses: "builtin:responses".to_owned(),
+                faults: None,
             },
             model: None,
             output: None,
