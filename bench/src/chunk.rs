@@ -36,6 +36,9 @@ pub struct Meaning {
 /// # Errors
 /// One line about what is wrong with it.
 pub fn meaning(data: &[u8], usual: &mut Usual) -> Result<Meaning, String> {
+    if std::str::from_utf8(data).is_err() {
+        return Err("not UTF-8".to_owned());
+    }
     if let Some(text_at) = plain_content(data) {
         usual.learn(data, text_at);
         return Ok(Meaning { output: true, ..Meaning::default() });
@@ -121,7 +124,7 @@ fn plain_content(data: &[u8]) -> Option<usize> {
 ///
 /// The invariant: what it takes for plain, [`meaning`] does too. The text between what is known to
 /// stand before it and after it holds neither quotes nor backslashes, so the string that began
-/// before it ends behind it.
+/// before it ends behind it; and it is UTF-8 like them.
 #[derive(Debug, Default)]
 pub struct Usual {
     before: Vec<u8>,
@@ -133,7 +136,10 @@ impl Usual {
     pub fn is(&self, data: &[u8]) -> bool {
         let Some(rest) = data.strip_prefix(self.before.as_slice()) else { return false };
         let Some(text) = rest.strip_suffix(self.after.as_slice()) else { return false };
-        !self.after.is_empty() && !text.is_empty() && memchr2(b'"', b'\\', text).is_none()
+        !self.after.is_empty()
+            && !text.is_empty()
+            && memchr2(b'"', b'\\', text).is_none()
+            && std::str::from_utf8(text).is_ok()
     }
 
     /// Remembers a chunk that [`meaning`] has settled, if it is a plain one of a simple text.
@@ -326,6 +332,13 @@ mod tests {
         let told = meaning(br#"{"object":"error","message":"too long","type":"X","code":400}"#);
         assert_eq!(told.expect("valid").error.as_deref(), Some("too long"));
         assert!(meaning(b"{\"choices\":[").is_err());
+        let broken = b"{\"choices\":[{\"delta\":{\"content\":\"a\xff\"}}]}";
+        assert_eq!(meaning(broken), Err("not UTF-8".to_owned()));
+        let mut usual = Usual::default();
+        let sound = br#"{"choices":[{"delta":{"content":"a"}}]}"#;
+        super::meaning(sound, &mut usual).expect("valid");
+        assert!(usual.is(br#"{"choices":[{"delta":{"content":"b"}}]}"#));
+        assert!(!usual.is(broken), "nor is it taken for one of the usual");
         assert!(meaning("[".repeat(100_000).as_bytes()).is_err(), "and no stack overflows");
     }
 

@@ -107,6 +107,9 @@ impl StampRoom {
     }
 }
 
+/// In place of a finish reason where the server gave none but said that it was done.
+pub const NO_REASON: &str = "none";
+
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

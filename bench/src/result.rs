@@ -13,7 +13,7 @@ use llmsim_engine::units::{SimSpan, SimTime};
 
 use crate::health::{Health, LATE};
 use crate::plan::{Arrivals, Extent, Load};
-use crate::record::{FailureClass, Outcome, Record};
+use crate::record::{FailureClass, NO_REASON, Outcome, Record};
 
 /// A level that has been run.
 #[derive(Clone, Debug)]
@@ -477,6 +477,24 @@ fn warnings(level: &Level, summary: &Summary, ok: &[&Record]) -> Vec<String> {
         warnings.push(format!(
             "{packed} of {} responses had several tokens in one chunk: ITL is the gap between \
              chunks, TPOT the time per token",
+            ok.len()
+        ));
+    }
+    let more =
+        ok.iter().filter(|r| r.usage.is_some_and(|usage| usage.completion < r.output.chunks));
+    let more = more.count();
+    if more > 0 {
+        warnings.push(format!(
+            "{more} of {} responses had more chunks than tokens by their usage: chunks came twice, \
+             tokens were split, or the server does not count all",
+            ok.len()
+        ));
+    }
+    let unfinished = summary.counts.finish.get(NO_REASON).copied().unwrap_or(0);
+    if unfinished > 0 {
+        warnings.push(format!(
+            "{unfinished} of {} responses ended with [DONE] but without a finish reason: whether \
+             they were whole is not known",
             ok.len()
         ));
     }

@@ -26,7 +26,7 @@ use crate::http::url::{Scheme, Url};
 use crate::local::{Stopped, Watch};
 use crate::os::Received;
 use crate::progress::Live;
-use crate::record::{Failure, FailureClass, Outcome, Record};
+use crate::record::{Failure, FailureClass, NO_REASON, Outcome, Record};
 
 /// One read takes at most this much. The buffer is shared: a read never waits.
 const READ_BYTES: usize = 64 * 1024;
@@ -654,7 +654,7 @@ impl Answer {
         if is_stream(head) {
             return match (self.finish.take(), self.done) {
                 (Some(finish), _) => Ok(finish),
-                (None, true) if record.output.chunks > 0 => Ok("none".into()),
+                (None, true) if record.output.chunks > 0 => Ok(NO_REASON.into()),
                 (None, _) if !self.any && !head.content_type.starts_with(EVENT_STREAM) => {
                     Err(unexpected(head))
                 }

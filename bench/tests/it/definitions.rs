@@ -217,3 +217,18 @@ fn failures_are_infinitely_late_in_the_second_column() {
     assert_eq!(summary.duration, SimSpan::from_ms(1000));
     assert_eq!(summary.requests_per_s, 97.0);
 }
+
+#[test]
+fn what_does_not_add_up_is_said() {
+    let warned = |parts: &[(u64, Vec<String>)], of: &str| {
+        summary(receive(parts, "\n")).warnings.iter().any(|warning| warning.contains(of))
+    };
+    let three = || (10, vec![token("a"), token("b"), token("c")]);
+    let unfinished = || (20, vec![usage(3), "[DONE]".into()]);
+    let (more, reason) = ("more chunks than tokens", "without a finish reason");
+    assert!(warned(&[three(), (20, done(2))], more), "three chunks for two tokens");
+    assert!(warned(&[three(), unfinished()], reason), "[DONE] is all that ends it");
+    for of in [more, reason] {
+        assert!(!warned(&[three(), (20, done(3))], of), "{of}: all is well");
+    }
+}
