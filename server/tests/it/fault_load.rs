@@ -43,9 +43,16 @@ const ROUNDS: usize = 3;
 
 #[test]
 fn of_five_hundred_streams_with_faults_each_ends_as_it_must() {
-    let unwell = "timeline:\n  at 200ms: slow gpu1 by 2 for 500ms\n  at 300ms: preempt gpu1\n  at \
-                  500ms: pause gpu1 for 100ms\n  at 900ms: shrink gpu1 to 1% for 1s\n  at 1300ms: \
-                  preempt gpu1\n";
+    // For as long as a slow machine may take.
+    let unwell: String = (0..120)
+        .map(|second| {
+            format!(
+                "  at {second}s: slow gpu1 by 2 for 200ms\n  at {second}.3s: preempt gpu1\n  at \
+                 {second}.5s: pause gpu1 for 20ms\n  at {second}.6s: shrink gpu1 to 1% for 200ms\n"
+            )
+        })
+        .collect();
+    let unwell = format!("timeline:\n{unwell}");
     let server = fixture::start_with(|settings| {
         let models = &settings.config.models;
         settings.config.faults = config::load_faults(&Source::new("faults", unwell), models)

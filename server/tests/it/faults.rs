@@ -442,15 +442,20 @@ fn a_message_may_carry_its_fault_if_that_is_allowed() {
 
 #[test]
 fn a_server_that_starts_or_drains_says_so_until_it_is_ready() {
-    let server = start("- starting for=400ms\n- draining at=1h for=1h\n");
+    let server = fixture::start_with(|settings| {
+        settings.admin = Admin { is_on: true, address: None };
+        set(settings, "- starting for=1h\n- draining at=2h for=1h\n");
+    });
     let health = Client::new(&server).get("/health");
     assert_eq!(health.status, 503);
     assert_eq!(chat(&server, &whole("instant", "x")).status, 503);
     // The models can be listed before they can answer.
     assert_eq!(Client::new(&server).get("/v1/models").status, 200);
-    fixture::wait_until(&server, "the start", |_| {
-        Client::new(&server).get("/health").status == 200
-    });
+    put(&server, "draining for=1h");
+    assert_eq!(Client::new(&server).get("/health").status, 503);
+    assert_eq!(chat(&server, &whole("instant", "x")).status, 503);
+    put(&server, "starting at=1h for=1h");
+    assert_eq!(Client::new(&server).get("/health").status, 200);
     assert_eq!(chat(&server, &whole("instant", "x")).status, 200);
 }
 
@@ -491,7 +496,10 @@ fn a_crash_ends_what_runs_and_refuses_until_the_gpu_is_up_again() {
 #[test]
 fn a_gpu_slows_down_pauses_loses_memory_and_preempts_and_every_answer_is_right() {
     let server = admin();
-    let alone = chat(&server, &streaming("batched", "[hundred] x")).streamed_text();
+    // Two seconds, if nothing disturbs it.
+    let body = streaming("batched", "[hundred] x")
+        .replace("\"stream\":true", "\"stream\":true,\"max_tokens\":400,\"ignore_eos\":true");
+    let alone = chat(&server, &body).streamed_text();
     for words in [
         "slow=3 gpu=1 for=200ms",
         "pause=200ms gpu=1",
@@ -500,7 +508,7 @@ fn a_gpu_slows_down_pauses_loses_memory_and_preempts_and_every_answer_is_right()
     ] {
         let mut clients: Vec<Client> = (0..20).map(|_| Client::new(&server)).collect();
         for client in &mut clients {
-            client.post("/v1/chat/completions", &streaming("batched", "[hundred] x"));
+            client.post("/v1/chat/completions", &body);
         }
         fixture::wait_until(&server, "20 running", |totals| totals.gpus[1].running == 20);
         put(&server, words);
