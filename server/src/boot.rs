@@ -421,8 +421,22 @@ impl Server {
             join(observer);
         }
         // The last GPU thread has closed the last journal and the last tap.
-        self.journal.take().into_iter().for_each(join);
-        self.step_writer.take().into_iter().for_each(StepWriter::join);
+        let late = |what: &str| {
+            eprintln!(
+                "llmsimulator: {what} is incomplete: its disk has not taken the end for {:?}",
+                drain::DISK_PATIENCE
+            );
+        };
+        if let Some(journal) = self.journal.take()
+            && !drain::join_within(journal, drain::DISK_PATIENCE)
+        {
+            late("the journal");
+        }
+        if let Some(writer) = self.step_writer.take()
+            && !writer.join_within(drain::DISK_PATIENCE)
+        {
+            late("the step log or trace");
+        }
     }
 }
 

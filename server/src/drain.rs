@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
@@ -87,5 +88,45 @@ pub(crate) fn drain(control: &Control, io_threads: usize, ended: &Receiver<()>, 
             break;
         }
         running -= 1;
+    }
+}
+
+/// How long a server that ends waits for each disk to take the end of a file.
+pub(crate) const DISK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits for a thread that writes files, but not for ever: a disk that hangs must not keep a server from
+/// ending. Whether the thread has ended; one that has not is left behind.
+pub(crate) fn join_within(thread: JoinHandle<()>, patience: Duration) -> bool {
+    let start = Instant::now();
+    while !thread.is_finished() {
+        if start.elapsed() >= patience {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    if thread.join().is_err() {
+        eprintln!("llmsimulator: a thread that writes files failed; they are incomplete");
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_hangs_does_not_keep_a_server_from_ending() {
+        let (disk, waits) = channel::bounded::<()>(0);
+        let writer = || {
+            let waits = waits.clone();
+            thread::spawn(move || {
+                let _ = waits.recv();
+            })
+        };
+        assert!(!join_within(writer(), Duration::ZERO));
+        drop(disk);
+        assert!(join_within(writer(), Duration::from_secs(60)));
     }
 }

@@ -260,6 +260,11 @@ impl StepWriter {
         Ok((Self { thread }, taps))
     }
 
+    /// Waits until all is written, but not longer than this. Whether it is.
+    pub(crate) fn join_within(self, patience: std::time::Duration) -> bool {
+        crate::drain::join_within(self.thread, patience)
+    }
+
     /// Waits until all is written; the taps must be gone, or this never ends.
     pub fn join(self) {
         if self.thread.join().is_err() {

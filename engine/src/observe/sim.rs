@@ -113,6 +113,8 @@ pub struct ProcessView<'a> {
     pub accepted: u64,
     /// Connections turned away at the limit.
     pub turned_away: u64,
+    /// Answers, by how their delivery ended.
+    pub answers: Vec<(&'static str, u64)>,
     /// TLS handshakes, by how they ended.
     pub tls_handshakes: Vec<(&'static str, u64)>,
     /// Tokens whose own report was left out since an I/O thread was too far behind.
@@ -623,12 +625,20 @@ fn process(view: &View<'_>, all: &mut Vec<Family>) {
     ] {
         one(name, help, kind, Vec::new(), value);
     }
-    let help = "TLS handshakes, by how they ended.";
-    let mut handshakes = Family::new("llm_sim_tls_handshakes_total", help, Kind::Counter);
-    for &(ended, count) in &process.tls_handshakes {
-        handshakes.number(vec![("ended", ended.to_owned())], count as f64);
+    for (name, help, counts) in [
+        ("llm_sim_answers_total", "Answers, by how their delivery ended.", &process.answers),
+        (
+            "llm_sim_tls_handshakes_total",
+            "TLS handshakes, by how they ended.",
+            &process.tls_handshakes,
+        ),
+    ] {
+        let mut family = Family::new(name, help, Kind::Counter);
+        for &(ended, count) in counts {
+            family.number(vec![("ended", ended.to_owned())], count as f64);
+        }
+        all.push(family);
     }
-    all.push(handshakes);
     for (name, help, values) in [
         (
             "llm_sim_thread_cpu_seconds_total",

@@ -497,6 +497,13 @@ impl Observatory {
                 connections: sum(|shard| shard.connections.get()),
                 accepted: sum(|shard| shard.accepted.get()),
                 turned_away: sum(|shard| shard.turned_away.get()),
+                answers: vec![
+                    ("sent", sum(|shard| shard.finished.get())),
+                    ("disconnected", sum(|shard| shard.disconnected.get())),
+                    ("write_timeout", sum(|shard| shard.stalled.get())),
+                    ("cut", sum(|shard| shard.cut.get())),
+                    ("refused", sum(|shard| shard.refused.get())),
+                ],
                 tls_handshakes: handshakes.collect(),
                 merged_tokens: self.gpu.iter().map(|shard| shard.merged_tokens.get()).sum(),
             },

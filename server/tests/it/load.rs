@@ -140,6 +140,9 @@ fn a_client_that_does_not_read_for_too_long_is_given_up() {
     let mut client = open(&server, 1, &streaming("instant", "[long]")).remove(0);
     let totals = fixture::wait_until(&server, "the stall", |totals| totals.stalled == 1);
     assert_eq!((totals.in_flight, totals.disconnected), (0, 0));
+    let metrics = Client::new(&server).get("/metrics");
+    assert!(metrics.text().contains("llm_sim_answers_total{ended=\"write_timeout\"} 1\n"));
+    assert!(metrics.text().contains("llm_sim_answers_total{ended=\"sent\"} 0\n"));
     // What was sent can still be read, but it has no end.
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
