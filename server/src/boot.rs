@@ -572,10 +572,10 @@ fn serve(
         let home = home.unwrap_or_else(here);
         replicas[gpu.model].push(Replica { number: gpu.replica, place, home });
     }
-    let models =
-        config.models.into_iter().zip(replicas).map(|(spec, replicas)| {
-            Model::new(spec.name, spec.context_length, spec.engine, replicas)
-        });
+    let models = config.models.into_iter().zip(replicas).map(|(spec, replicas)| {
+        Model::new(spec.name, spec.context_length, spec.engine, replicas)
+            .with_tokenizer(spec.tokenizer)
+    });
     let version = env!("CARGO_PKG_VERSION");
     Served {
         models: models.collect(),

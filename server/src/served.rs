@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
+use llmsim_engine::text::model_tokenizer::Tokenizer;
 use llmsim_engine::text::responses::Responses;
 use llmsim_engine::text::token_ids::Vocabulary;
 use llmsim_engine::units::{SimSpan, SimTime, Tokens};
@@ -224,6 +225,7 @@ impl Served {
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) context: Tokens,
+    pub(crate) tokenizer: Tokenizer,
     pub(crate) spec: EngineSpec,
     /// With prefix caching: tokens per block.
     pub(crate) cached_blocks: Option<NonZeroU32>,
@@ -291,7 +293,13 @@ impl Model {
             EngineSpec::Instant | EngineSpec::FixedRate(_) => (None, false),
         };
         let next = AtomicUsize::new(0);
-        Self { name, context, spec, cached_blocks, takes_priority, replicas, next }
+        let tokenizer = Tokenizer::Regex;
+        Self { name, context, tokenizer, spec, cached_blocks, takes_priority, replicas, next }
+    }
+
+    /// The same with another tokenizer than `regex`.
+    pub(crate) fn with_tokenizer(self, tokenizer: Tokenizer) -> Self {
+        Self { tokenizer, ..self }
     }
 
     /// Tokens that the KV cache of one replica holds.

@@ -17,12 +17,13 @@ mod scheduler;
 #[cfg(test)]
 mod schema_test;
 mod sizes;
+mod tokenizer;
 mod tree;
 mod value;
 
 pub use fitted::with_constants;
 pub use problem::{Problem, Problems};
-pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec, Tokenizer};
+pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec};
 pub use tree::{MAX_BYTES, Place};
 
 use problem::Report;
@@ -58,7 +59,7 @@ pub struct Config {
     pub faults: Settings,
 }
 
-/// Reads a file that a configuration file names (`hf_config:`), for [`load_with`].
+/// Reads a file that a configuration file names (`hf_config:`, `tokenizer:`), for [`load_with`].
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
 
 /// What the two files mean together.
@@ -70,7 +71,7 @@ pub fn load(models: &Source, responses: &Source) -> Result<Config, Problems> {
     load_with(models, responses, &mut none)
 }
 
-/// Like [`load`], with a way to read the files that `hf_config:` names.
+/// Like [`load`], with a way to read the files that `hf_config:` and `tokenizer:` name.
 ///
 /// # Errors
 /// All that is wrong with either file, at once.
@@ -97,7 +98,10 @@ pub fn load_with(
 
     match (problem::collect([model_problems, rule_problems]), rules) {
         (Some(problems), _) => Err(problems),
-        (None, Some(responses)) => Ok(Config { models: specs, responses, faults }),
+        (None, Some(responses)) => {
+            specs.iter().for_each(|spec| responses.cut_for(&spec.tokenizer));
+            Ok(Config { models: specs, responses, faults })
+        }
         (None, None) => unreachable!("what could not be read has been reported"),
     }
 }

@@ -156,6 +156,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// What the file is called.
+    pub(super) fn name(&self) -> &'a str {
+        &self.source.name
+    }
+
     /// Notes a problem; one that was already noted (through an alias, say) is not noted again.
     pub(super) fn add(&mut self, at: Place, path: &str, message: impl Into<String>, hint: Hint) {
         let problem = Problem {

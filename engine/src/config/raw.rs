@@ -11,6 +11,7 @@ use crate::catalog::{KvCacheDtype, WeightDtype};
 use super::faults::Faults;
 use super::fields::{Field, Fields};
 use super::problem::{Hint, Report};
+use super::tokenizer;
 use super::tree::Place;
 use super::value::{Placed, Range, Value};
 
@@ -63,6 +64,8 @@ pub(super) struct Model {
     pub(super) latency: Latency,
     pub(super) efficiency: Efficiency,
     pub(super) faults: Option<Value>,
+    /// The file of its tokenizer.
+    pub(super) tokenizer: Option<Placed<String>>,
 }
 
 /// `weights:`.
@@ -277,9 +280,8 @@ impl Model {
             latency: Latency::default(),
             efficiency: Efficiency::default(),
             faults: fields.take(report, "faults", &[]),
+            tokenizer: tokenizer::file(&mut fields, report),
         };
-        // The one tokenizer there is.
-        fields.one_of(report, "tokenizer", &[], &["regex"]);
 
         if let Some(section) = fields.section(report, "weights") {
             model.weights = Some(Weights::read(section, report));

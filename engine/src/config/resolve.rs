@@ -7,12 +7,14 @@
 use crate::catalog::{self, Derived};
 use crate::sim::EngineSpec;
 use crate::sim::solo::FixedRateSpec;
+use crate::text::model_tokenizer::Tokenizer;
 use crate::units::{Bytes, ModelId, Rate, SimSpan, Tokens};
 
 use super::ReadFile;
 use super::problem::{Hint, Report, nearest};
 use super::raw;
 use super::scheduler;
+use super::tokenizer::Tokenizers;
 use super::value::Placed;
 
 /// A model as the server serves it.
@@ -45,13 +47,6 @@ pub enum Basis {
     Planned(Box<Derived>),
     /// Sizes in the file itself.
     Given(Memory),
-}
-
-/// How text is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tokenizer {
-    /// Words, numbers and marks, split by a fixed pattern.
-    Regex,
 }
 
 /// Where the memory of a simulated GPU goes: what the number of blocks was worked out from.
@@ -92,13 +87,16 @@ pub(super) fn models(
     read_file: ReadFile<'_>,
 ) -> Vec<ModelSpec> {
     unique_names(typed, report);
+    let mut tokenizers = Tokenizers::beside(report.name());
     let mut specs = Vec::new();
     for (index, model) in typed.models.iter().enumerate() {
         let Ok(id) = u16::try_from(index) else {
             report.add(model.at, &model.path, "more than 65535 models", Hint::NONE);
             break;
         };
-        specs.extend(resolve(model, ModelId(id), &typed.hardware, report, read_file));
+        let tokenizer = tokenizers.find(model.tokenizer.as_ref(), report, read_file);
+        let spec = resolve(model, ModelId(id), &typed.hardware, report, read_file);
+        specs.extend(spec.map(|spec| ModelSpec { tokenizer, ..spec }));
     }
     specs
 }

@@ -6,13 +6,15 @@
 //!
 //! Read in this order: [`responses`] decides what to answer, [`matcher`] which rule applies,
 //! [`script`] holds a text of the answer, [`output`] all its parts, [`stop`] ends it early,
-//! [`tokenizer`] cuts texts into pieces, [`prompt`] counts what was asked.
+//! [`tokenizer`] cuts texts into pieces, [`model_tokenizer`] as a real model does, [`prompt`] counts
+//! what was asked.
 
 mod boundary;
 pub mod embedding;
 mod fold;
 pub mod logprobs;
 pub mod matcher;
+pub mod model_tokenizer;
 pub mod output;
 mod prefilter;
 pub mod prompt;

@@ -6,6 +6,7 @@
 
 use std::iter;
 
+use super::model_tokenizer::Token;
 use super::script::Script;
 use crate::units::Tokens;
 
@@ -159,6 +160,13 @@ impl Output {
         let Spot { part, token } = self.locate(k);
         let script = &self.part(part).script;
         self.within(script, token).map_or("", |token| script.piece(token))
+    }
+
+    /// Token `k` as those see it who tell texts apart by their tokens.
+    pub fn token(&self, k: u32) -> Token<'_> {
+        let Spot { part, token } = self.locate(k);
+        let script = &self.part(part).script;
+        self.within(script, token).map_or(Token::Piece(""), |token| script.token(token))
     }
 
     /// The text of token `k` as the content of a JSON string, without quotes.

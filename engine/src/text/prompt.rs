@@ -7,10 +7,16 @@
 //! Accounting is that of ChatML. A message costs `<|im_start|>`, its role and a line feed before,
 //! and `<|im_end|>` after the tokens of its content; the prompt ends with `<|im_start|>`,
 //! `assistant` and a line feed, after which the answer follows. `Hello` from a user is 8 tokens.
+//!
+//! With the tokenizer of a real model a chat is ChatML's text,
+//! `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n`, cut as that tokenizer cuts it: so there
+//! is a line feed more behind each message, and a role is as many tokens as it is. The two marks are
+//! one token each, with ids of their own beyond the vocabulary if it has none for them.
 
 use std::hash::{BuildHasher, Hasher};
 use std::num::NonZeroU32;
 
+use super::model_tokenizer::{ModelTokenizer, REGEX, Token, Tokenizer};
 use super::tokenizer::{self, Pieces};
 use crate::seed::{FixedHasher, FixedState};
 use crate::units::Tokens;
@@ -61,6 +67,7 @@ pub enum Progress {
 /// [`into_chain`](Self::into_chain).
 #[derive(Clone, Debug)]
 pub struct PromptReader<'a> {
+    tokenizer: &'a Tokenizer,
     messages: std::vec::IntoIter<Message<'a>>,
     current: Option<Pieces<'a>>,
     tokens: u32,
@@ -74,8 +81,19 @@ impl<'a> PromptReader<'a> {
         messages: impl IntoIterator<Item = Message<'a>>,
         chain: Option<ChainSpec<'_>>,
     ) -> Self {
+        Self::with(&REGEX, messages, chain)
+    }
+
+    /// The same, counted as `tokenizer` does. That of a real model reads a message in one go, however
+    /// long it is.
+    pub fn with(
+        tokenizer: &'a Tokenizer,
+        messages: impl IntoIterator<Item = Message<'a>>,
+        chain: Option<ChainSpec<'_>>,
+    ) -> Self {
         let messages: Vec<Message<'a>> = messages.into_iter().collect();
         Self {
+            tokenizer,
             messages: messages.into_iter(),
             current: None,
             tokens: 0,
@@ -95,8 +113,14 @@ impl<'a> PromptReader<'a> {
             left = match self.current.take() {
                 Some(pieces) => self.read(pieces, left),
                 None => {
-                    self.next_message();
-                    left.saturating_sub(OVERHEAD_BYTES)
+                    let read = match self.tokenizer {
+                        Tokenizer::Regex => {
+                            self.next_message();
+                            0
+                        }
+                        Tokenizer::Model(model) => self.whole_message(model),
+                    };
+                    left.saturating_sub(OVERHEAD_BYTES + read)
                 }
             };
         }
@@ -149,6 +173,28 @@ impl<'a> PromptReader<'a> {
         }
     }
 
+    /// Reads a message as a real model does; returns how many bytes that were.
+    fn whole_message(&mut self, model: &ModelTokenizer) -> usize {
+        let Self { tokens, chain, .. } = self;
+        let each = |id| {
+            *tokens += 1;
+            if let Some(chain) = chain {
+                chain.push_token(Token::Id(id));
+            }
+        };
+        match self.messages.next() {
+            Some(message) => {
+                model.message(message.role, message.content, each);
+                message.content.len()
+            }
+            None => {
+                model.before_answer(each);
+                self.done = true;
+                0
+            }
+        }
+    }
+
     fn head(&mut self, role: &str) {
         self.special(MESSAGE_START);
         self.tokens += 2;
@@ -172,6 +218,9 @@ const OVERHEAD_BYTES: usize = 16;
 
 const MESSAGE_START: u64 = 1;
 const MESSAGE_END: u64 = 2;
+
+/// Where the ids of vocabularies begin among the tokens that no text can spell.
+const FIRST_ID: u64 = 16;
 
 /// The keys of the full blocks of a token sequence: each covers its own tokens, all before them,
 /// and the salt. Two sequences have the same key at a block exactly if all tokens up to its end are
@@ -210,6 +259,15 @@ impl Chain {
         }
         self.hasher.write_u64(last);
         self.end_token();
+    }
+
+    /// The next token, as its tokenizer tells it from others.
+    #[inline]
+    pub fn push_token(&mut self, token: Token<'_>) {
+        match token {
+            Token::Piece(piece) => self.push(piece),
+            Token::Id(id) => self.push_special(FIRST_ID + u64::from(id)),
+        }
     }
 
     /// The keys of all full blocks so far.

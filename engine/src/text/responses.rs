@@ -21,8 +21,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::matcher::{Hit, Matcher};
+use super::model_tokenizer::{REGEX, Tokenizer};
 use super::script::{PieceTable, Script};
-use super::synthetic::Filler;
 use super::template::{Groups, Template, Values};
 use crate::escape;
 use crate::seed::Seed;
@@ -226,7 +226,7 @@ impl fmt::Display for RuleProblem {
 }
 
 /// What decides an answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
     /// The last user message as sent; empty if there is none.
     pub input: &'a str,
@@ -236,12 +236,30 @@ pub struct Query<'a> {
     pub seed: Option<i64>,
     /// Which of several answers to the same request it is, from 0.
     pub choice: u32,
+    /// How that model cuts its texts.
+    pub tokenizer: &'a Tokenizer,
     /// The texts of all system and developer messages.
     pub system: &'a str,
     /// How many user messages there are.
     pub turn: u32,
     /// The results of tools with which the conversation ends, if it does.
     pub tool_result: Option<&'a str>,
+}
+
+impl Default for Query<'_> {
+    /// Nothing said, and our own tokenizer.
+    fn default() -> Self {
+        Self {
+            input: "",
+            model: "",
+            seed: None,
+            choice: 0,
+            tokenizer: &REGEX,
+            system: "",
+            turn: 0,
+            tool_result: None,
+        }
+    }
 }
 
 /// What an entry says to a request.
@@ -261,6 +279,8 @@ pub struct Reply {
     pub tool_calls: Vec<(Arc<str>, Option<String>)>,
     /// Why it ends, if not as usual.
     pub finish: Option<Finish>,
+    /// How what is made of it is cut.
+    pub tokenizer: Tokenizer,
 }
 
 /// All rules, compiled. Immutable; share it between threads.
@@ -295,6 +315,13 @@ struct Entry {
     refusal: Option<Says>,
     tool_calls: Vec<(Arc<str>, Option<Template>)>,
     finish: Option<Finish>,
+}
+
+impl Entry {
+    /// All that it can say.
+    fn texts(&self) -> impl Iterator<Item = &Says> {
+        self.says.iter().chain(&self.reasoning).chain(&self.refusal)
+    }
 }
 
 #[derive(Debug)]
@@ -375,6 +402,16 @@ impl Responses {
         Err(problems)
     }
 
+    /// Cuts all fixed texts as `tokenizer` does, so that no request has to.
+    pub fn cut_for(&self, tokenizer: &Tokenizer) {
+        let entries = self.entries.iter().chain([&self.default]);
+        for says in entries.flat_map(Entry::texts) {
+            if let Says::Fixed(table) = says {
+                table.recut(tokenizer);
+            }
+        }
+    }
+
     /// The text of the reply to `query`, where nothing else can be said: the content, or else the
     /// refusal, or else one empty token.
     pub fn answer(&self, query: &Query<'_>) -> Script {
@@ -399,13 +436,14 @@ impl Responses {
         let id = || Arc::clone(&entry.id);
         let rendered = |template: &Template| render(template, query, input, hit.as_ref());
         let script = |says: &Says, length: &str, filler: &str| match says {
-            Says::Fixed(table) => Script::from_table(id(), Arc::clone(table)),
+            Says::Fixed(table) => Script::from_table(id(), table.recut(query.tokenizer)),
             Says::Rendered(template) => {
-                Script::from_table(id(), Arc::new(PieceTable::new(rendered(template))))
+                let table = PieceTable::cut(rendered(template), query.tokenizer);
+                Script::from_table(id(), Arc::new(table))
             }
             Says::Filler(lengths) => {
                 let len = choice.length(length, *lengths);
-                Script::from_filler(id(), Filler::new(choice.seed(filler), len))
+                Script::filler(id(), query.tokenizer, choice.seed(filler), len)
             }
         };
         let content = match &entry.says[..] {
@@ -431,6 +469,7 @@ impl Responses {
                 .map(|(name, arguments)| (Arc::clone(name), arguments.as_ref().map(text)))
                 .collect(),
             finish: entry.finish,
+            tokenizer: query.tokenizer.clone(),
         }
     }
 

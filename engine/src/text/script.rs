@@ -5,11 +5,13 @@
 //! same pieces, and a slow reader's bytes can be made again from a range of piece numbers.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use super::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
 use super::synthetic::Filler;
 use super::tokenizer;
 use crate::escape;
+use crate::seed::Seed;
 use crate::units::Tokens;
 
 /// An answer, cut into pieces. Cheap to clone; every piece can be had in constant time. Pieces
@@ -25,6 +27,22 @@ pub struct Script {
 enum Body {
     Table(Arc<PieceTable>),
     Filler(Filler),
+    /// Filler of single tokens of a real model.
+    Words(Arc<ModelTokenizer>, Words),
+}
+
+/// How many words, and which.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    base: u64,
+    len: Tokens,
+}
+
+impl Words {
+    fn at<'a>(&self, model: &'a ModelTokenizer, k: u32) -> (&'a str, u32) {
+        assert!(k < self.len.get(), "word {k} of {}", self.len);
+        model.filler_word(Seed::new(self.base.wrapping_add(u64::from(k))).value())
+    }
 }
 
 impl Script {
@@ -42,6 +60,25 @@ impl Script {
         Self { entry, body: Body::Filler(filler) }
     }
 
+    /// Filler of `len` tokens of `tokenizer` that belongs to `seed`.
+    ///
+    /// # Panics
+    /// If `len` is zero.
+    pub fn filler(entry: Arc<str>, tokenizer: &Tokenizer, seed: Seed, len: Tokens) -> Self {
+        assert!(len > Tokens::ZERO, "an answer has at least one piece");
+        let body = match tokenizer {
+            Tokenizer::Regex => Body::Filler(Filler::new(seed, len)),
+            Tokenizer::Model(model) if model.has_filler_words() => {
+                Body::Words(Arc::clone(model), Words { base: seed.value(), len })
+            }
+            Tokenizer::Model(model) => {
+                let (text, cut) = model.cut_filler(seed, len);
+                Body::Table(Arc::new(PieceTable::of_ids(text, &cut.ends, cut.ids)))
+            }
+        };
+        Self { entry, body }
+    }
+
     /// The id of the entry that decided; `default` if none matched.
     pub fn entry_id(&self) -> &str {
         &self.entry
@@ -52,6 +89,7 @@ impl Script {
         match &self.body {
             Body::Table(table) => table.len(),
             Body::Filler(filler) => filler.len(),
+            Body::Words(_, words) => words.len,
         }
     }
 
@@ -63,6 +101,19 @@ impl Script {
         match &self.body {
             Body::Table(table) => table.piece(k),
             Body::Filler(filler) => filler.piece(k),
+            Body::Words(model, words) => words.at(model, k).0,
+        }
+    }
+
+    /// The token at `k`.
+    ///
+    /// # Panics
+    /// If `k` is not below the length.
+    pub fn token(&self, k: u32) -> Token<'_> {
+        match &self.body {
+            Body::Table(table) => table.token(k),
+            Body::Filler(filler) => Token::Piece(filler.piece(k)),
+            Body::Words(model, words) => Token::Id(words.at(model, k).1),
         }
     }
 
@@ -74,6 +125,8 @@ impl Script {
         match &self.body {
             Body::Table(table) => table.escaped(k),
             Body::Filler(filler) => filler.escaped(k),
+            // Letters and a space.
+            Body::Words(model, words) => words.at(model, k).0.as_bytes(),
         }
     }
 
@@ -84,7 +137,9 @@ impl Script {
     pub fn append_escaped(&self, range: Range<u32>, out: &mut Vec<u8>) {
         match &self.body {
             Body::Table(table) => out.extend_from_slice(table.escaped_range(range)),
-            Body::Filler(filler) => range.for_each(|k| out.extend_from_slice(filler.escaped(k))),
+            Body::Filler(_) | Body::Words(..) => {
+                range.for_each(|k| out.extend_from_slice(self.escaped(k)));
+            }
         }
     }
 
@@ -95,7 +150,7 @@ impl Script {
     pub fn append_text(&self, range: Range<u32>, out: &mut String) {
         match &self.body {
             Body::Table(table) => out.push_str(table.text_range(range)),
-            Body::Filler(filler) => range.for_each(|k| out.push_str(filler.piece(k))),
+            Body::Filler(_) | Body::Words(..) => range.for_each(|k| out.push_str(self.piece(k))),
         }
     }
 
@@ -119,6 +174,18 @@ pub struct PieceTable {
     escaped: Vec<u8>,
     /// Where each piece begins in both, and the end of the last one.
     bounds: Vec<Bound>,
+    /// Of a real model's tokens.
+    ids: Option<Box<[u32]>>,
+    /// The same text as real models cut it, of those that have said it.
+    recuts: OnceLock<Box<Recut>>,
+}
+
+/// A text as a real model cuts it, and the next model.
+#[derive(Debug)]
+struct Recut {
+    model: Arc<ModelTokenizer>,
+    table: Arc<PieceTable>,
+    next: OnceLock<Box<Recut>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +206,60 @@ impl PieceTable {
         Self::with_ends(text, &ends)
     }
 
+    /// Cuts `text` as `tokenizer` does.
+    pub fn cut(text: String, tokenizer: &Tokenizer) -> Self {
+        match tokenizer {
+            Tokenizer::Regex => Self::new(text),
+            Tokenizer::Model(model) => {
+                let cut = model.cut(&text);
+                Self::of_ids(text, &cut.ends, cut.ids)
+            }
+        }
+    }
+
+    /// A table made by [`Self::new`], as `tokenizer` cuts it. It is cut once for each tokenizer.
+    pub fn recut(self: &Arc<Self>, tokenizer: &Tokenizer) -> Arc<Self> {
+        let Tokenizer::Model(model) = tokenizer else { return Arc::clone(self) };
+        let cut = || {
+            let table = Arc::new(Self::cut(self.text.clone(), tokenizer));
+            Box::new(Recut { model: Arc::clone(model), table, next: OnceLock::new() })
+        };
+        let mut recut = self.recuts.get_or_init(cut);
+        while recut.model != *model {
+            recut = recut.next.get_or_init(cut);
+        }
+        Arc::clone(&recut.table)
+    }
+
+    /// One token for `name`, then those of `text`.
+    pub(super) fn behind(name: &str, text: &str, tokenizer: &Tokenizer) -> Self {
+        let whole = format!("{name}{text}");
+        let start = name.len();
+        match tokenizer {
+            Tokenizer::Regex => {
+                let mut ends = vec![start];
+                for piece in tokenizer::pieces(text) {
+                    ends.push(ends[ends.len() - 1] + piece.len());
+                }
+                Self::with_ends(whole, &ends)
+            }
+            Tokenizer::Model(model) => {
+                let cut = model.cut(text);
+                let ends = std::iter::once(start).chain(cut.ends.iter().map(|end| start + end));
+                // No vocabulary has so large an id.
+                let ids = std::iter::once(u32::MAX).chain(cut.ids);
+                Self::of_ids(whole, &ends.collect::<Vec<_>>(), ids.collect())
+            }
+        }
+    }
+
+    fn of_ids(text: String, ends: &[usize], ids: Vec<u32>) -> Self {
+        assert_eq!(ends.len(), ids.len(), "a piece for each token");
+        let table = Self::with_ends(text, ends);
+        let ids = (!ids.is_empty()).then(|| ids.into_boxed_slice());
+        Self { ids, ..table }
+    }
+
     /// Escapes `text`, whose pieces end at `ends`: in order, the last at its end.
     pub(super) fn with_ends(text: String, ends: &[usize]) -> Self {
         assert!(text.len() < 512 << 20, "offsets have 32 bits, escaping takes up to six times");
@@ -155,7 +276,7 @@ impl PieceTable {
         if bounds.len() == 1 {
             bounds.push(Bound { text: 0, escaped: 0 });
         }
-        Self { text, escaped, bounds }
+        Self { text, escaped, bounds, ids: None, recuts: OnceLock::new() }
     }
 
     /// How many pieces it has; at least 1.
@@ -165,6 +286,13 @@ impl PieceTable {
 
     fn piece(&self, k: u32) -> &str {
         self.text_range(k..k + 1)
+    }
+
+    fn token(&self, k: u32) -> Token<'_> {
+        match &self.ids {
+            Some(ids) => Token::Id(ids[k as usize]),
+            None => Token::Piece(self.piece(k)),
+        }
     }
 
     fn escaped(&self, k: u32) -> &[u8] {

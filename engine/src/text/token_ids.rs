@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::model_tokenizer::ModelTokenizer;
 use super::prompt::Message;
 use super::tokenizer;
 use crate::seed::Seed;
@@ -35,6 +36,18 @@ pub fn chat_pieces<'a>(messages: &[Message<'a>], begins_answer: bool) -> Vec<&'a
         pieces.extend(["<|im_start|>", "assistant", "\n"]);
     }
     pieces
+}
+
+/// The same with a real model's tokenizer: the ids of its vocabulary.
+pub fn chat_ids(model: &ModelTokenizer, messages: &[Message<'_>], begins_answer: bool) -> Vec<u32> {
+    let mut ids = Vec::new();
+    for message in messages {
+        model.message(message.role, message.content, |id| ids.push(id));
+    }
+    if begins_answer {
+        model.before_answer(|id| ids.push(id));
+    }
+    ids
 }
 
 /// A memory of the pieces behind ids.

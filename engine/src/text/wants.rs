@@ -14,11 +14,11 @@
 
 use std::sync::Arc;
 
+use super::model_tokenizer::Tokenizer;
 use super::output::{Beyond, Call, Kind, Output};
 use super::responses::{Finish, Reply};
 use super::schema::{self, Document, Problem};
 use super::script::{PieceTable, Script};
-use super::tokenizer;
 use crate::seed::Seed;
 
 /// What a client wants.
@@ -99,7 +99,7 @@ pub enum Unmet {
 /// If a schema is wrong, is not supported, or cannot be satisfied.
 pub fn say(reply: Reply, wants: &Wants) -> Result<Said, Unmet> {
     let calls = calls(&reply, wants)?;
-    let Reply { entry, seed, reasoning, content, refusal, finish, .. } = reply;
+    let Reply { entry, seed, reasoning, content, refusal, finish, tokenizer, .. } = reply;
     let mut parts: Vec<(Kind, Script)> = Vec::new();
     parts.extend(reasoning.map(|script| (Kind::Reasoning, script)));
     let mut beyond = Beyond::Silence;
@@ -109,17 +109,17 @@ pub fn say(reply: Reply, wants: &Wants) -> Result<Said, Unmet> {
         // Beside calls the model may say something, but not where it has no choice.
         let beside = content.filter(|_| !is_forced);
         parts.extend(beside.map(|script| (Kind::Content, script)));
-        parts.extend(calls.into_iter().map(|call| call.part(&entry)));
+        parts.extend(calls.into_iter().map(|call| call.part(&entry, &tokenizer)));
     } else if let Some(refusal) = refusal {
         parts.push((Kind::Refusal, refusal));
     } else {
-        let content = content.unwrap_or_else(|| said(&entry, String::new()));
+        let content = content.unwrap_or_else(|| said(&entry, String::new(), &tokenizer));
         let content = match &wants.form {
             Form::Text => {
                 beyond = Beyond::Again;
                 content
             }
-            form => formed(form, content, &entry, seed).map_err(Unmet::Form)?,
+            form => formed(form, content, &entry, seed, &tokenizer).map_err(Unmet::Form)?,
         };
         parts.push((Kind::Content, content));
     }
@@ -140,14 +140,8 @@ struct Made {
 
 impl Made {
     /// One token for the name, then those of the arguments.
-    fn part(self, entry: &Arc<str>) -> (Kind, Script) {
-        let mut text = self.call.name.to_string();
-        let mut ends = vec![text.len()];
-        for piece in tokenizer::pieces(&self.arguments) {
-            text.push_str(piece);
-            ends.push(text.len());
-        }
-        let table = PieceTable::with_ends(text, &ends);
+    fn part(self, entry: &Arc<str>, tokenizer: &Tokenizer) -> (Kind, Script) {
+        let table = PieceTable::behind(&self.call.name, &self.arguments, tokenizer);
         (Kind::ToolCall(self.call), Script::from_table(Arc::clone(entry), Arc::new(table)))
     }
 }
@@ -204,7 +198,13 @@ fn id(seed: Seed) -> String {
 }
 
 /// Content in a format.
-fn formed(form: &Form, scripted: Script, entry: &Arc<str>, seed: Seed) -> Result<Script, Problem> {
+fn formed(
+    form: &Form,
+    scripted: Script,
+    entry: &Arc<str>,
+    seed: Seed,
+    tokenizer: &Tokenizer,
+) -> Result<Script, Problem> {
     let text = scripted.text();
     let seed = seed.with(b"form");
     let made = match form {
@@ -230,9 +230,9 @@ fn formed(form: &Form, scripted: Script, entry: &Arc<str>, seed: Seed) -> Result
         Form::Choice(choices) => choices[seed.below(choices.len() as u64) as usize].clone(),
         Form::Pattern(pattern) => schema::matching(pattern, seed)?,
     };
-    Ok(said(entry, made))
+    Ok(said(entry, made, tokenizer))
 }
 
-fn said(entry: &Arc<str>, text: String) -> Script {
-    Script::from_table(Arc::clone(entry), Arc::new(PieceTable::new(text)))
+fn said(entry: &Arc<str>, text: String, tokenizer: &Tokenizer) -> Script {
+    Script::from_table(Arc::clone(entry), Arc::new(PieceTable::cut(text, tokenizer)))
 }

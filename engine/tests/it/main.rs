@@ -9,6 +9,7 @@ mod calibrate;
 mod config;
 
 mod differential;
+mod model_tokenizer;
 mod observe_vllm;
 mod scheduler;
 mod simulation;

@@ -346,7 +346,7 @@ impl Draft {
             }
             lane.chain = chain.zip(tokens).map(|(mut chain, tokens)| {
                 for k in 0..lane.longest().get() {
-                    chain.push(tokens.piece(k));
+                    chain.push_token(tokens.token(k));
                 }
                 chain.into_keys().into_iter().map(BlockHash).collect()
             });

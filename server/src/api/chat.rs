@@ -77,7 +77,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let facts = Facts::of(&request.messages);
     let lanes: Result<Vec<Lane>, ApiError> = (0..request.choices)
         .map(|choice| {
-            let query = facts.query(&request.model, request.seed, choice);
+            let query = facts.query(model, &request.model, request.seed, choice);
             words::lane(served, &query, &wants, &limits, &places)
         })
         .collect();

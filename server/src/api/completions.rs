@@ -109,6 +109,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
                 model: &request.model,
                 seed: request.seed,
                 choice,
+                tokenizer: &model.tokenizer,
                 ..Query::default()
             });
             let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);

@@ -64,6 +64,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
                 model: name,
                 seed: sampling.seed,
                 choice,
+                tokenizer: &model.tokenizer,
                 ..Query::default()
             });
             let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);

@@ -94,7 +94,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "messages")?;
     let limits = Limits { ignore_eos: request.ignore_eos, ..limits };
     let facts = Facts::of(&request.messages);
-    let query = facts.query(&request.model, request.seed, 0);
+    let query = facts.query(model, &request.model, request.seed, 0);
     let wants = words::wants(&request.tools, &request.format, request.messages.len());
     let places = Places { tool: "input_schema", form: words::place_of(&request.format) };
     let lane = words::lane(served, &query, &wants, &limits, &places)?;

@@ -93,7 +93,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         ..limits
     };
     let facts = Facts::of(&messages);
-    let query = facts.query(&request.model, request.seed, 0);
+    let query = facts.query(model, &request.model, request.seed, 0);
     let wants = words::wants(tools, &request.format, messages.len());
     let places = Places { tool: "parameters", form: words::place_of(&request.format) };
     let lane = words::lane(served, &query, &wants, &limits, &places)?;

@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Tokenizer};
 use llmsim_engine::text::prompt::Message;
 use llmsim_engine::text::{token_ids, tokenizer};
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::ChatRequest;
+use llmsim_engine::wire::chat::{self, ChatRequest};
 use llmsim_engine::wire::completions::CompletionRequest;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
@@ -23,7 +24,7 @@ use crate::api;
 use crate::helper;
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
-use crate::served::Served;
+use crate::served::{Model, Served};
 
 /// Answers `/tokenize`.
 pub(crate) async fn tokenize(io: &Io, body: Vec<u8>) -> Response {
@@ -50,23 +51,59 @@ async fn answer(
 fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = TokenizeRequest::parse(body)?;
     let model = api::model_or_first(served, request.model.as_deref())?;
-    let pieces: Vec<&str> = match &request.input {
-        ToTokenize::Prompt(text) => tokenizer::pieces(text).collect(),
+    let (ids, names) = match &request.input {
+        ToTokenize::Prompt(text) => text_tokens(served, model, text),
         ToTokenize::Chat { messages, begins_answer } => {
-            let messages: Vec<Message<'_>> = messages
-                .iter()
-                .map(|message| Message { role: message.role.as_str(), content: &message.content })
-                .collect();
-            token_ids::chat_pieces(&messages, *begins_answer)
+            chat_tokens(served, model, messages, *begins_answer)
         }
     };
-    let mut vocabulary = served.vocabulary();
-    let ids: Vec<u32> = pieces.iter().map(|piece| vocabulary.learn(piece)).collect();
-    drop(vocabulary);
+    let names: Option<Vec<&str>> =
+        request.wants_pieces.then(|| names.iter().map(AsRef::as_ref).collect());
     let mut out = Vec::with_capacity(64 + 24 * ids.len());
-    let shown = request.wants_pieces.then_some(&pieces[..]);
-    write_tokens(&ids, shown, model.context.get(), &mut out);
+    write_tokens(&ids, names.as_deref(), model.context.get(), &mut out);
     Ok(out)
+}
+
+/// The ids of a text's tokens, and how its tokenizer writes them.
+fn text_tokens<'a>(served: &Served, model: &Model, text: &'a str) -> (Vec<u32>, Vec<Cow<'a, str>>) {
+    match &model.tokenizer {
+        Tokenizer::Regex => learn(served, tokenizer::pieces(text)),
+        Tokenizer::Model(tokenizer) => named(tokenizer, tokenizer.ids(text)),
+    }
+}
+
+/// The same of a chat.
+fn chat_tokens<'a>(
+    served: &Served,
+    model: &Model,
+    messages: &'a [chat::Message<'_>],
+    begins_answer: bool,
+) -> (Vec<u32>, Vec<Cow<'a, str>>) {
+    let messages: Vec<Message<'_>> = messages
+        .iter()
+        .map(|message| Message { role: message.role.as_str(), content: &message.content })
+        .collect();
+    match &model.tokenizer {
+        Tokenizer::Regex => {
+            learn(served, token_ids::chat_pieces(&messages, begins_answer).into_iter())
+        }
+        Tokenizer::Model(tokenizer) => {
+            named(tokenizer, token_ids::chat_ids(tokenizer, &messages, begins_answer))
+        }
+    }
+}
+
+fn learn<'a>(
+    served: &Served,
+    pieces: impl Iterator<Item = &'a str>,
+) -> (Vec<u32>, Vec<Cow<'a, str>>) {
+    let mut vocabulary = served.vocabulary();
+    pieces.map(|piece| (vocabulary.learn(piece), Cow::Borrowed(piece))).unzip()
+}
+
+fn named(tokenizer: &ModelTokenizer, ids: Vec<u32>) -> (Vec<u32>, Vec<Cow<'static, str>>) {
+    let names = ids.iter().map(|&id| Cow::Owned(tokenizer.name(id))).collect();
+    (ids, names)
 }
 
 /// Answers `/v1/chat/completions/render`.
@@ -75,15 +112,7 @@ pub(crate) async fn render_chat(io: &Io, body: Vec<u8>, id: &RequestId) -> Respo
     answer(io, body, move |served, body| {
         let request = ChatRequest::parse(body)?;
         let (_, model) = api::find_model(served, &request.model)?;
-        let messages: Vec<Message<'_>> = request
-            .messages
-            .iter()
-            .map(|message| Message { role: message.role.as_str(), content: &message.content })
-            .collect();
-        let pieces = token_ids::chat_pieces(&messages, true);
-        let mut vocabulary = served.vocabulary();
-        let ids: Vec<u32> = pieces.iter().map(|piece| vocabulary.learn(piece)).collect();
-        drop(vocabulary);
+        let (ids, _) = chat_tokens(served, model, &request.messages, true);
         let prompt = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let limits = intake::limits(model, prompt, request.max_tokens, "messages")?;
         let rendered = Rendered {
@@ -110,10 +139,7 @@ pub(crate) async fn render_completions(io: &Io, body: Vec<u8>, id: &RequestId) -
         for (at, prompt) in request.prompts.iter().enumerate() {
             let ids: Cow<'_, [u32]> = match prompt {
                 Input::Ids(ids) => ids.into(),
-                Input::Text(text) => {
-                    let mut vocabulary = served.vocabulary();
-                    tokenizer::pieces(text).map(|piece| vocabulary.learn(piece)).collect()
-                }
+                Input::Text(text) => text_tokens(served, model, text).0.into(),
             };
             let tokens = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
             let limit = request.max_tokens.max(Tokens::new(1));
@@ -139,7 +165,18 @@ pub(crate) async fn render_completions(io: &Io, body: Vec<u8>, id: &RequestId) -
 
 fn join(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = DetokenizeRequest::parse(body)?;
-    api::model_or_first(served, request.model.as_deref())?;
+    let model = api::model_or_first(served, request.model.as_deref())?;
+    if let Tokenizer::Model(tokenizer) = &model.tokenizer {
+        let text = tokenizer.text(&request.tokens).map_err(|at| {
+            ApiError::invalid_value(
+                format!("tokens[{at}]"),
+                "this id is not in the vocabulary of the model's tokenizer.",
+            )
+        })?;
+        let mut out = Vec::with_capacity(16 + text.len());
+        write_text(&text, &mut out);
+        return Ok(out);
+    }
     let mut text = String::new();
     let vocabulary = served.vocabulary();
     for (at, &id) in request.tokens.iter().enumerate() {

@@ -11,7 +11,7 @@ use llmsim_engine::wire::tools::{Choice, Tools};
 use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Lane, Limits};
-use crate::served::Served;
+use crate::served::{Model, Served};
 
 /// A wish as the engine knows it. `turn` is what makes ids of calls differ from turn to turn.
 pub(super) fn wants(tools: &Tools<'_>, format: &Format, turn: usize) -> Wants {
@@ -82,12 +82,20 @@ impl<'m> Facts<'m> {
         }
     }
 
-    pub(super) fn query<'q>(&'q self, model: &'q str, seed: Option<i64>, choice: u32) -> Query<'q> {
+    /// `asked` is the name by which the model was asked for.
+    pub(super) fn query<'q>(
+        &'q self,
+        model: &'q Model,
+        asked: &'q str,
+        seed: Option<i64>,
+        choice: u32,
+    ) -> Query<'q> {
         Query {
             input: self.input,
-            model,
+            model: asked,
             seed,
             choice,
+            tokenizer: &model.tokenizer,
             system: &self.system,
             turn: self.turn,
             tool_result: self.tool_result.as_deref(),

@@ -26,4 +26,5 @@ mod scheduling;
 mod step_files;
 mod streams;
 mod tls;
+mod tokenizers;
 mod tools;

@@ -1,0 +1,278 @@
+//! The tokenizer of a real model, from its `tokenizer.json`, and the choice between it and our own.
+//!
+//! Not a file reader: bytes are handed in. The invariant: the pieces of a cut text put together are the
+//! text, whatever the tokenizer does to it on the way to its ids; a token that is only a part of
+//! a character has an empty piece, and the token that completes the character carries it, which is
+//! how vLLM streams them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokenizers::{ModelWrapper, PostProcessorWrapper};
+
+use super::synthetic::Filler;
+use super::tokenizer;
+use crate::seed::Seed;
+use crate::units::Tokens;
+
+/// How a model's texts are counted and cut.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Tokenizer {
+    /// Words, numbers and marks, split by a fixed pattern: see [`tokenizer`].
+    #[default]
+    Regex,
+    /// A real model's.
+    Model(Arc<ModelTokenizer>),
+}
+
+/// The tokenizer of those who have none of their own.
+pub static REGEX: Tokenizer = Tokenizer::Regex;
+
+impl PartialEq for ModelTokenizer {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Tokenizer {
+    /// How many tokens `text` has.
+    pub fn count(&self, text: &str) -> Tokens {
+        match self {
+            Self::Regex => tokenizer::count(text),
+            Self::Model(model) => Tokens::new(model.ids(text).len() as u32),
+        }
+    }
+}
+
+/// One token of a text, for those who tell texts apart by their tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token<'a> {
+    /// A tokenizer without a vocabulary: its text is all there is.
+    Piece(&'a str),
+    /// A place in a vocabulary.
+    Id(u32),
+}
+
+/// A tokenizer with a vocabulary.
+pub struct ModelTokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Of the file.
+    digest: u64,
+    start: u32,
+    end: u32,
+    words: Box<[Word]>,
+}
+
+/// A word, with the space before it, that is one token wherever it stands between others.
+#[derive(Debug)]
+struct Word {
+    piece: Box<str>,
+    id: u32,
+}
+
+/// A text cut into tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// Where the piece of each ends in the text; the last at its end.
+    pub ends: Vec<usize>,
+}
+
+impl fmt::Debug for ModelTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not a hundred thousand words.
+        write!(f, "ModelTokenizer({} tokens)", self.vocabulary_size())
+    }
+}
+
+/// What begins and ends a message.
+const MARKS: [&str; 2] = ["<|im_start|>", "<|im_end|>"];
+
+/// Words that filler is made of; those that a tokenizer has no single token for are left out.
+const FILLER: &str = "\
+    the of and to in is that for it as was with be by on not he his but at are this have from or had an \
+    they which one you were all her she there would their we him been has when who will no more if out \
+    so up said what its about than into them can only other time new some could these two may first then \
+    do any like my now over such our man me even most made after also did many before must well back \
+    through years much where your way down should because long each just state people those how too good \
+    very make world still see own work men day get here old life both between";
+
+/// With fewer words than this, filler is cut from ordinary filler instead.
+const FEWEST_WORDS: usize = 8;
+
+impl ModelTokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// It is not one, or not one that this library reads; the message says why.
+    pub fn from_json(json: &[u8]) -> Result<Self, String> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(json)
+            .map_err(|why| format!("not a tokenizer.json of Hugging Face's `tokenizers`: {why}"))?;
+        // Padding, truncation and what is put around a text are for those who run models. Without
+        // the last, offsets are those of whole tokens, too.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|why| format!("its truncation: {why}"))?;
+        inner.with_post_processor(None::<PostProcessorWrapper>);
+        if let ModelWrapper::BPE(bpe) = inner.get_model()
+            && bpe.dropout.is_some()
+        {
+            return Err(
+                "it drops merges at random (`dropout`), so that no text has one count; set \
+                        `dropout` to null"
+                    .to_owned(),
+            );
+        }
+        for sample in ["Hello, world! 12\n\tZß你😀", "\u{1}\u{7f}\u{fffd}"] {
+            inner.encode_fast(sample, false).map_err(|why| {
+                format!(
+                    "it cannot cut any text: {sample:?} fails with {why}; it needs a token for \
+                         what it does not know (`unk_token`)"
+                )
+            })?;
+        }
+        let size = inner.get_vocab_size(true);
+        if size == 0 {
+            return Err("its vocabulary is empty".to_owned());
+        }
+        let mut made_up = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        let [start, end] = MARKS.map(|mark| {
+            inner.token_to_id(mark).unwrap_or_else(|| {
+                made_up = made_up.saturating_add(1);
+                made_up
+            })
+        });
+        let digest = Seed::new(0).with(json).value();
+        let mut this = Self { inner, digest, start, end, words: Box::default() };
+        this.words = this.filler_words();
+        Ok(this)
+    }
+
+    /// How many different tokens there are.
+    pub fn vocabulary_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The ids of `text`, of special tokens that it spells, too.
+    pub fn ids(&self, text: &str) -> Vec<u32> {
+        match self.inner.encode_fast(text, false) {
+            Ok(encoding) => encoding.get_ids().to_vec(),
+            // Samples of everything went well when it was read.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The tokens of `text` with what each adds to it.
+    pub fn cut(&self, text: &str) -> Cut {
+        let Ok(encoding) = self.inner.encode(text, false) else {
+            return Cut { ids: vec![0], ends: vec![text.len()] };
+        };
+        let (ids, offsets) = (encoding.get_ids().to_vec(), encoding.get_offsets());
+        if ids.is_empty() && !text.is_empty() {
+            // All of it is dropped by the tokenizer, but an answer that says something has a token.
+            return Cut { ids: vec![0], ends: vec![text.len()] };
+        }
+        // Tokens that share a character have the whole of it as their offsets: only the last of them
+        // completes it. So a token reaches no further than where a later one begins.
+        let mut next = text.len();
+        let mut ends = vec![text.len(); ids.len()];
+        for (place, &(start, end)) in offsets.iter().enumerate().rev() {
+            if place + 1 < ids.len() {
+                ends[place] = floor_char_boundary(text, end.min(next));
+            }
+            next = next.min(start);
+        }
+        Cut { ids, ends }
+    }
+
+    /// The text of `ids`, special tokens spelled out.
+    ///
+    /// # Errors
+    /// The place of the first that is not in the vocabulary.
+    pub fn text(&self, ids: &[u32]) -> Result<String, usize> {
+        if let Some(place) = ids.iter().position(|&id| self.inner.id_to_token(id).is_none()) {
+            return Err(place);
+        }
+        self.inner.decode(ids, false).map_err(|_| 0)
+    }
+
+    /// How the vocabulary writes a token, which is not how it reads: `Ġworld`.
+    pub fn name(&self, id: u32) -> String {
+        let made_up = || {
+            let mark = [self.start, self.end].iter().position(|&mark| mark == id);
+            mark.map_or_else(String::new, |mark| MARKS[mark].to_owned())
+        };
+        self.inner.id_to_token(id).unwrap_or_else(made_up)
+    }
+
+    /// What a message of a chat is: [`super::prompt`] says how.
+    pub(super) fn message(&self, role: &str, content: &str, mut each: impl FnMut(u32)) {
+        each(self.start);
+        self.ids(&format!("{role}\n{content}")).into_iter().for_each(&mut each);
+        each(self.end);
+        self.ids("\n").into_iter().for_each(&mut each);
+    }
+
+    /// What begins the answer.
+    pub(super) fn before_answer(&self, mut each: impl FnMut(u32)) {
+        each(self.start);
+        self.ids("assistant\n").into_iter().for_each(&mut each);
+    }
+
+    /// Words of one token, all of whose sequences are cut into just these tokens; none if there are
+    /// too few.
+    fn filler_words(&self) -> Box<[Word]> {
+        let words = FILLER.split_whitespace().filter_map(|word| {
+            let piece = format!(" {word}");
+            match self.ids(&piece)[..] {
+                [id] => Some(Word { piece: piece.into(), id }),
+                _ => None,
+            }
+        });
+        let words: Vec<Word> = words.collect();
+        let text: String = words.iter().rev().map(|word| &*word.piece).collect();
+        let ids: Vec<u32> = words.iter().rev().map(|word| word.id).collect();
+        if words.len() < FEWEST_WORDS || self.ids(&text) != ids {
+            Box::default()
+        } else {
+            words.into()
+        }
+    }
+
+    /// The word of filler that belongs to this number, and its id.
+    pub(super) fn filler_word(&self, random: u64) -> (&str, u32) {
+        let word = &self.words[(random % self.words.len() as u64) as usize];
+        (&word.piece, word.id)
+    }
+
+    /// Whether it has enough words of one token that filler of any length costs nothing to make.
+    pub fn has_filler_words(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// A text of just `len` tokens, cut from `filler`, which is of other tokens.
+    pub(super) fn cut_filler(&self, seed: Seed, len: Tokens) -> (String, Cut) {
+        let wanted = len.get() as usize;
+        let mut pieces = len;
+        loop {
+            let filler = Filler::new(seed, pieces);
+            let mut text: String = (0..pieces.get()).map(|k| filler.piece(k)).collect();
+            let mut cut = self.cut(&text);
+            // Never for ever: every piece is some text, and a token has at most so much of it.
+            if cut.ids.len() >= wanted || pieces.get() > u32::MAX / 2 {
+                cut.ids.truncate(wanted);
+                cut.ends.truncate(wanted);
+                text.truncate(cut.ends.last().copied().unwrap_or(0));
+                return (text, cut);
+            }
+            pieces = Tokens::new(pieces.get() * 2);
+        }
+    }
+}
+
+fn floor_char_boundary(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}

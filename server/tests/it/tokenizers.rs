@@ -1,0 +1,93 @@
+//! A model with a real tokenizer: its ids and counts on every route.
+
+use llmsim_engine::config::{self, Source};
+use llmsimulator::boot::Server;
+
+use crate::client::{Client, content_of, streaming, whole};
+use crate::fixture;
+
+/// Worked out in `engine/tests/it/model_tokenizer.rs`.
+const HELLO: &str = include_str!("../../../engine/tests/tokenizers/hello.json");
+
+/// `real` with that tokenizer, and `ours` without.
+fn start() -> Server {
+    let models = "
+version: 1
+models:
+  - { name: real, context_length: 1000, tokenizer: { file: hello.json } }
+  - { name: ours, context_length: 1000 }
+";
+    let responses = "
+version: 1
+responses:
+  - { id: echo, match: { starts_with: [say] }, content: \"{last_user_message}\" }
+  - { id: filler, match: { exact: [filler] }, synthetic: { tokens: 100 } }
+default: { content: \"hello world\" }
+";
+    fixture::start_with(|settings| {
+        let (models, responses) = (Source::new("m", models), Source::new("r", responses));
+        settings.config = config::load_with(&models, &responses, &mut |_| Ok(HELLO.to_owned()))
+            .unwrap_or_else(|problems| panic!("{problems}"));
+    })
+}
+
+#[test]
+fn prompts_and_answers_are_counted_as_the_model_does() {
+    let server = start();
+    let mut client = Client::new(&server);
+    // Two marks and two line feeds around `user`, a line feed and two words, then a mark, nine letters
+    // and a line feed: 18. `hello world` is two tokens.
+    let usage = |prompt, completion| {
+        format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"#)
+    };
+    let response = client.chat(&whole("real", "hello world"));
+    assert!(response.text().contains(&usage(18, 2)), "{}", response.text());
+    // Ours: two words, 4 around them and 3 behind.
+    let response = client.chat(&whole("ours", "hello world"));
+    assert!(response.text().contains(&usage(9, 2)), "{}", response.text());
+    let response = client.chat(&whole("real", "filler"));
+    assert!(response.text().contains(r#""completion_tokens":100,"#), "{}", response.text());
+}
+
+#[test]
+fn half_a_character_is_a_chunk_without_text() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let response = client.chat(&streaming("real", "say 你好"));
+    assert_eq!(response.streamed_text(), "say 你好");
+    let events = response.events();
+    let pieces: Vec<String> =
+        events[1..events.len() - 2].iter().map(|event| content_of(event)).collect();
+    assert_eq!(pieces, ["s", "a", "y", " ", "", "你", "", "好"]);
+    // A limit in the middle of a character: the token counts, its text never comes.
+    let cut = streaming("real", "say 你好").replace("\"stream\"", "\"max_tokens\":7,\"stream\"");
+    assert_eq!(client.chat(&cut).streamed_text(), "say 你");
+}
+
+#[test]
+fn ids_are_those_of_the_vocabulary_and_lead_back() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let mut ask = |path: &str, body: &str| {
+        client.post(path, body);
+        client.response().text().to_owned()
+    };
+    let tokens =
+        ask("/tokenize", r#"{"model":"real","prompt":"hello world","return_token_strs":true}"#);
+    assert!(tokens.contains(r#""tokens":[259,264]"#), "{tokens}");
+    assert!(tokens.contains(r#""token_strs":["hello","Ġworld"]"#), "{tokens}");
+    let chat = ask(
+        "/tokenize",
+        r#"{"model":"real","messages":[{"role":"user","content":"hello"}],"add_generation_prompt":false}"#,
+    );
+    assert!(chat.contains(r#""count":6,"#), "{chat}");
+    assert!(chat.contains(r#""tokens":[270,267,198,259,271,198]"#), "{chat}");
+    let text = ask("/detokenize", r#"{"model":"real","tokens":[270,259,264]}"#);
+    assert!(text.contains(r#""prompt":"<|im_start|>hello world""#), "{text}");
+    let unknown = ask("/detokenize", r#"{"model":"real","tokens":[259,5000]}"#);
+    assert!(unknown.contains(r#""param":"tokens[1]""#), "{unknown}");
+    // As a prompt they are the same as the text.
+    let completion =
+        ask("/v1/completions", r#"{"model":"real","prompt":[82,64,88,220,259],"echo":true}"#);
+    assert!(completion.contains(r#""prompt_tokens":5,"#), "{completion}");
+}
