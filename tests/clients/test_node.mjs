@@ -67,7 +67,7 @@ const tests = {
         name: "get_weather", parameters, parse: JSON.parse, function: () => "20 degrees",
       } }],
     });
-    assert.equal(await runner.finalContent(), DEFAULT);
+    assert.equal(await runner.finalContent(), "It is 20 degrees in Oslo.");
   },
 
   "a required format, several choices and probabilities": async () => {
