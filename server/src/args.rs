@@ -477,23 +477,8 @@ enum Task {
         #[command(flatten)]
         files: LowFiles,
 
-        /// The model that was measured, if the configuration has several
-        #[arg(long, value_name = "NAME")]
-        model: Option<String>,
-
-        /// Write the models file to FILE, and the report to standard output
-        #[arg(long, short, value_name = "FILE")]
-        output: Option<PathBuf>,
-
-        /// The share of each prompt that the prefix cache held, from 0 to 1, if the results do not
-        /// tell
-        #[arg(long, value_name = "SHARE")]
-        prefix_cached: Option<f64>,
-
-        /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load,
-        /// concurrency (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
-        #[arg(value_name = "RESULT", required = true)]
-        results: Vec<PathBuf>,
+        #[command(flatten)]
+        asked: commands::calibrate::Asked,
     },
 
     /// Run a list of arrivals through the same engines in virtual time, and print per-request
@@ -551,16 +536,9 @@ impl Command {
             Some(Task::Completions { shell }) => return Ok(Self::Completions(shell)),
             Some(Task::Man { topic }) => return Ok(Self::Man(topic)),
             Some(Task::Presets) => return Ok(Self::Presets),
-            Some(Task::Calibrate { files, model, output, prefix_cached, results }) => {
+            Some(Task::Calibrate { files, asked }) => {
                 let files = from.files(files)?;
-                let options = commands::calibrate::Options {
-                    files,
-                    model,
-                    output,
-                    prefix_cached: prefix_cached.filter(|share| share.is_finite()),
-                    results,
-                };
-                return Ok(Self::Calibrate(options));
+                return Ok(Self::Calibrate(commands::calibrate::Options { files, asked }));
             }
             Some(Task::Simulate { files, arrivals, step_log, trace }) => {
                 let files = from.files(files)?;

@@ -232,7 +232,7 @@ mod tests {
         for (engine, gpu, expected, nearest) in [
             ("vllm", "h100-80gb-sxm", "vllm-v1-hopper-bf16", false),
             ("sglang", "h200", "sglang-hopper-bf16", false),
-            ("tgi", "tpu-v5e", "generic", true),
+            ("tgi", "mi355x", "generic", true),
         ] {
             let text = QWEN.replace("engine=vllm", &format!("engine={engine}"));
             let text = text.replace("gpu=h100-80gb-sxm", &format!("gpu={gpu}"));

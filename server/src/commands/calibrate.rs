@@ -22,13 +22,28 @@ use crate::args::Files;
 pub struct Options {
     /// The configuration to begin with.
     pub files: Files,
-    /// Which of its models; `None` if there is only one that can be.
+    /// What else was asked for.
+    pub asked: Asked,
+}
+
+/// What is asked for besides the configuration.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Asked {
+    /// The model that was measured, if the configuration has several
+    #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// Where to write the models file; `None` is standard output.
+
+    /// Write the models file to FILE, and the report to standard output
+    #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The share of each prompt that the server had cached, where a result does not tell.
+
+    /// The share of each prompt that the prefix cache held, from 0 to 1, if the results do not tell
+    #[arg(long, value_name = "SHARE")]
     pub prefix_cached: Option<f64>,
-    /// Benchmark results.
+
+    /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load, concurrency
+    /// (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
+    #[arg(value_name = "RESULT", required = true)]
     pub results: Vec<PathBuf>,
 }
 
@@ -44,7 +59,7 @@ pub fn run(options: &Options) -> Result<String, String> {
     let (model, spec, start) = chosen(&config, options)?;
     let mut names = Vec::new();
     let mut runs = Vec::new();
-    for path in &options.results {
+    for path in &options.asked.results {
         for measured in read(path)? {
             names.push(format!("{}: {}", file_name(path), measured.name));
             runs.push(as_run(measured, spec, options));
@@ -94,7 +109,7 @@ pub fn run(options: &Options) -> Result<String, String> {
     }
     out.push('\n');
     out.push_str(&yaml);
-    let Some(path) = &options.output else { return Ok(out) };
+    let Some(path) = &options.asked.output else { return Ok(out) };
     std::fs::write(path, &out).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(format!("{report}written to {}\n", path.display()))
 }
@@ -113,7 +128,7 @@ fn chosen<'a>(
         .iter()
         .filter(|model| matches!(model.engine, EngineSpec::Scheduler(_)))
         .collect();
-    let model = match (&options.model, &schedulers[..]) {
+    let model = match (&options.asked.model, &schedulers[..]) {
         (Some(wanted), _) => {
             let every: Vec<&ModelSpec> = config.models.iter().collect();
             config.models.iter().find(|model| model.name == *wanted).ok_or_else(|| {
@@ -181,7 +196,7 @@ fn read(path: &Path) -> Result<Vec<Measured>, String> {
 
 fn as_run(measured: Measured, spec: &SchedulerSpec, options: &Options) -> Run {
     let mut workload = measured.workload;
-    if let Some(share) = options.prefix_cached {
+    if let Some(share) = options.asked.prefix_cached.filter(|share| share.is_finite()) {
         workload = workload.sharing(share);
     }
     if let Load::Closed { .. } = workload.load {
@@ -221,10 +236,12 @@ mod tests {
                 responses: "builtin:responses".to_owned(),
                 faults: None,
             },
-            model: None,
-            output: None,
-            prefix_cached: None,
-            results: vec![result_file],
+            asked: Asked {
+                model: None,
+                output: None,
+                prefix_cached: None,
+                results: vec![result_file],
+            },
         })
     }
 
