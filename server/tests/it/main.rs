@@ -13,6 +13,7 @@ mod fixture;
 mod fleet;
 mod http;
 mod identity;
+mod ignored;
 mod journal;
 mod keys;
 mod live_cases;
