@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = llmsim_engine::calibrate::Fitting::default().prior)]
     prior: f64,
     /// The same of an engine's set to `generic`, and of a class to its engine's set.
-    #[arg(long, value_names = ["ENGINE", "CLASS"], num_args = 2, default_values_t = [1.0, 0.7])]
+    #[arg(long, value_names = ["ENGINE", "CLASS"], num_args = 2, default_values_t = [1.0, 2.0])]
     fit_priors: Vec<f64>,
     /// Fit the classes anew to all rows and print the lines of `engine/data/engine_classes.csv`, and
     /// write `perf/data/fitted_rows.txt`.
