@@ -12,8 +12,10 @@ use sonic_rs::LazyValue;
 use super::chat::body;
 use super::chat::fields::{boolean, string};
 use super::chat::messages::{self, Message, RawMessages};
+use super::chat::tools;
 use super::error::ApiError;
 use super::json::{Json, push_string};
+use super::tools::Tools;
 
 /// What is to be cut into tokens.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +28,8 @@ pub enum Input<'a> {
         messages: Vec<Message<'a>>,
         /// `add_generation_prompt`: with the tokens that begin the answer.
         begins_answer: bool,
+        /// Functions whose definitions are part of the prompt.
+        tools: Tools<'a>,
     },
 }
 
@@ -58,6 +62,7 @@ struct RawTokenize<'a> {
     add_generation_prompt: Json<'a>,
     add_special_tokens: Json<'a>,
     return_token_strs: Json<'a>,
+    tools: Json<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,7 +88,11 @@ impl<'a> TokenizeRequest<'a> {
         let input = match string(raw.prompt, "prompt")? {
             Some(text) => Input::Prompt(text),
             None if raw.messages.is_absent() => return Err(ApiError::missing("prompt")),
-            None => Input::Chat { messages: messages::check(raw.messages)?, begins_answer },
+            None => {
+                let messages = messages::check(raw.messages)?;
+                let tools = Tools { list: tools::tools(&raw.tools)?, ..Tools::default() };
+                Input::Chat { messages, begins_answer, tools }
+            }
         };
         Ok(Self { model, input, wants_pieces })
     }

@@ -20,6 +20,7 @@ use llmsim_engine::wire::tokenize::{
 };
 
 use super::intake;
+use super::words;
 use crate::api;
 use crate::helper;
 use crate::http::response::{RequestId, Response};
@@ -51,10 +52,12 @@ async fn answer(
 fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = TokenizeRequest::parse(body)?;
     let model = api::model_or_first(served, request.model.as_deref())?;
+    let definitions;
     let (ids, names) = match &request.input {
         ToTokenize::Prompt(text) => text_tokens(served, model, text),
-        ToTokenize::Chat { messages, begins_answer } => {
-            chat_tokens(served, model, messages, *begins_answer)
+        ToTokenize::Chat { messages, begins_answer, tools } => {
+            definitions = words::definitions(tools);
+            chat_tokens(served, model, definitions.as_deref(), messages, *begins_answer)
         }
     };
     let names: Option<Vec<&str>> =
@@ -72,17 +75,20 @@ fn text_tokens<'a>(served: &Served, model: &Model, text: &'a str) -> (Vec<u32>, 
     }
 }
 
-/// The same of a chat.
+/// The same of a chat, with the definitions of its tools in front as in a chat's prompt.
 fn chat_tokens<'a>(
     served: &Served,
     model: &Model,
+    definitions: Option<&'a str>,
     messages: &'a [chat::Message<'_>],
     begins_answer: bool,
 ) -> (Vec<u32>, Vec<Cow<'a, str>>) {
-    let messages: Vec<Message<'_>> = messages
+    let definitions =
+        definitions.map(|content| Message { role: chat::Role::System.as_str(), content });
+    let messages = messages
         .iter()
-        .map(|message| Message { role: message.role.as_str(), content: &message.content })
-        .collect();
+        .map(|message| Message { role: message.role.as_str(), content: &message.content });
+    let messages: Vec<Message<'_>> = definitions.into_iter().chain(messages).collect();
     match &model.tokenizer {
         Tokenizer::Regex => {
             learn(served, token_ids::chat_pieces(&messages, begins_answer).into_iter())
@@ -112,7 +118,8 @@ pub(crate) async fn render_chat(io: &Io, body: Vec<u8>, id: &RequestId) -> Respo
     answer(io, body, move |served, body| {
         let request = ChatRequest::parse(body)?;
         let (_, model) = api::find_model(served, &request.model)?;
-        let (ids, _) = chat_tokens(served, model, &request.messages, true);
+        let definitions = words::definitions(&request.tools);
+        let (ids, _) = chat_tokens(served, model, definitions.as_deref(), &request.messages, true);
         let prompt = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let limits = intake::limits(model, prompt, request.max_tokens, "messages")?;
         let rendered = Rendered {

@@ -52,6 +52,27 @@ fn a_chat_has_as_many_tokens_as_its_usage_says() {
 }
 
 #[test]
+fn the_definitions_of_tools_count_the_same_wherever_a_chat_is_counted() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let chat = r#"{"model":"instant","messages":[{"role":"user","content":"Hello"}],"tools":[
+        {"type":"custom","custom":{"name":"never"}},
+        {"type":"function","function":{"name":"get_time","parameters":{"type":"object"}}}]}"#;
+    let answer = client.chat(chat);
+    let (_, used) = answer.text().split_once(r#""prompt_tokens":"#).unwrap();
+    let used: usize = used.split_once(',').unwrap().0.parse().unwrap();
+    assert!(used > 8, "more than the chat alone: {used}");
+    client.post("/tokenize", chat);
+    let answer = client.response();
+    assert!(answer.text().starts_with(&format!(r#"{{"count":{used},"#)), "{}", answer.text());
+    assert_eq!(tokens_of(answer.text()).split(',').count(), used);
+    client.post("/v1/chat/completions/render", chat);
+    let answer = client.response();
+    let (_, ids) = answer.text().split_once(r#""token_ids":["#).unwrap();
+    assert_eq!(ids.split_once(']').unwrap().0.split(',').count(), used);
+}
+
+#[test]
 fn what_cannot_be_tokenized_is_refused() {
     let server = fixture::start();
     let mut client = Client::new(&server);

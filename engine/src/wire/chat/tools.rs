@@ -11,7 +11,7 @@ use crate::wire::tools::{Choice, MAX_TOOLS, Tool};
 const MAX_NAME_CHARS: usize = 64;
 
 /// The functions among the tools. Custom tools are known and never called.
-pub(super) fn tools<'a>(json: &Json<'a>) -> Result<Vec<Tool<'a>>, ApiError> {
+pub(in crate::wire) fn tools<'a>(json: &Json<'a>) -> Result<Vec<Tool<'a>>, ApiError> {
     let array = match json {
         absent if absent.is_absent() => return Ok(Vec::new()),
         Json::Array(array) => array,
