@@ -14,16 +14,21 @@ mod check;
 mod generate;
 pub mod json;
 mod pattern;
+mod work;
 
 use std::fmt;
 
 use self::json::Value;
+use self::work::{VISIT, Work};
 use crate::seed::Seed;
 
 /// A schema that can be drawn from.
 #[derive(Clone, Debug)]
 pub struct Document {
     root: Value,
+    /// How long its text is.
+    bytes: usize,
+    work: Work,
 }
 
 /// What is wrong with a schema, or why no value was found for it.
@@ -65,13 +70,14 @@ impl Document {
         let root = Value::parse(text).map_err(|at| {
             Problem::new("", format!("it is no JSON, or nested too deep, at byte {}", at.at))
         })?;
-        let document = Self { root };
+        let document = Self { root, bytes: text.len(), work: Work::new() };
         document.look_at(&document.root, "")?;
         Ok(document)
     }
 
     /// Whether `text` is JSON that satisfies the schema.
     pub fn accepts(&self, text: &str) -> bool {
+        self.work.refill();
         Value::parse(text).is_ok_and(|value| self.is_valid(&self.root, &value))
     }
 
@@ -80,9 +86,13 @@ impl Document {
     /// # Errors
     /// If none was found: the schema cannot be satisfied, or asks for too much at once.
     pub fn generate(&self, seed: Seed) -> Result<String, Problem> {
+        self.work.refill();
         let mut problem = None;
         let mut left = MAX_VALUES;
         for attempt in 0..ATTEMPTS {
+            if self.work.is_over() {
+                return Err(Problem::new("", TOO_MUCH));
+            }
             match generate::draw(self, &self.root, seed, attempt, &mut left) {
                 Ok(value) if self.is_valid(&self.root, &value) => {
                     let mut text = String::new();
@@ -109,14 +119,18 @@ impl Document {
             return Some(&self.root);
         }
         let Some(pointer) = fragment.strip_prefix('/') else {
-            return anchored(&self.root, fragment);
+            // An anchor is looked for everywhere.
+            return self.work.spend(self.bytes / 16).then(|| anchored(&self.root, fragment))?;
         };
         pointer.split('/').try_fold(&self.root, |value, step| {
             let step =
                 step.replace("%25", "%").replace("%22", "\"").replace("~1", "/").replace("~0", "~");
             match value {
                 Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-                value => value.get(&step),
+                value => {
+                    let members = value.as_object().map_or(0, <[_]>::len);
+                    self.work.spend(VISIT + members / 4).then(|| value.get(&step))?
+                }
             }
         })
     }
@@ -139,6 +153,7 @@ impl Document {
         match keyword {
             "$ref" => match rule.as_str().map(|reference| self.target(reference)) {
                 Some(Some(_)) => Ok(()),
+                Some(None) if self.work.is_over() => Err(Problem::new("", TOO_MUCH)),
                 Some(None) => wrong(
                     "it refers to nothing in this schema; write '#/$defs/NAME' for a member of '$defs'",
                 ),
@@ -170,7 +185,8 @@ impl Document {
                 _ => wrong("it is a list of names"),
             },
             "pattern" => match rule.as_str() {
-                Some(pattern) if pattern::is_known(pattern) => Ok(()),
+                Some(pattern) if self.work.knows(pattern) => Ok(()),
+                Some(_) if self.work.is_over() => Err(Problem::new("", TOO_MUCH)),
                 Some(_) => wrong(UNKNOWN_PATTERN),
                 None => wrong("it is a string"),
             },
@@ -196,7 +212,10 @@ impl Document {
                     return wrong("it is an object whose members are schemas");
                 };
                 for (name, schema) in schemas {
-                    if keyword == "patternProperties" && !pattern::is_known(name) {
+                    if keyword == "patternProperties" && !self.work.knows(name) {
+                        if self.work.is_over() {
+                            return Err(Problem::new("", TOO_MUCH));
+                        }
                         return Err(Problem::new(&join(at, name), UNKNOWN_PATTERN));
                     }
                     self.look_at(schema, &join(at, name))?;
@@ -243,6 +262,9 @@ pub fn matching(pattern: &str, seed: Seed) -> Result<String, Problem> {
         .find(|text| pattern::finds(&anchored, text))
         .ok_or_else(|| Problem::new("", "no text was found that matches"))
 }
+
+const TOO_MUCH: &str = "it takes too long to find a value for it; make it smaller, with fewer \
+                        branches, references and patterns";
 
 const UNKNOWN_PATTERN: &str = "it is no regular expression that is supported: look-around \
                                ('(?=') and references to groups ('\\1') are not";

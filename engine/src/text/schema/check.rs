@@ -5,7 +5,7 @@
 //! pair are not looked at here.
 
 use super::json::Value;
-use super::pattern;
+use super::work::{VISIT, Work};
 use super::{Document, whole};
 
 /// More references than that without reaching the end are a circle.
@@ -14,11 +14,11 @@ const MAX_DEPTH: usize = 512;
 impl Document {
     /// Whether `value` satisfies the schema `schema` of this document.
     pub(super) fn is_valid(&self, schema: &Value, value: &Value) -> bool {
-        self.holds(schema, value, 0)
+        self.holds(schema, value, 0) && !self.work.is_over()
     }
 
     fn holds(&self, schema: &Value, value: &Value, depth: usize) -> bool {
-        if depth > MAX_DEPTH {
+        if depth > MAX_DEPTH || !self.work.spend(VISIT) {
             return false;
         }
         let schema_members = match schema {
@@ -32,7 +32,9 @@ impl Document {
             ("$ref", rule) => rule.as_str().and_then(|it| self.target(it)).is_some_and(holds),
             ("type", Value::Array(names)) => names.iter().any(is_type),
             ("type", name) => is_type(name),
-            ("enum", Value::Array(values)) => values.iter().any(|allowed| allowed.equals(value)),
+            ("enum", Value::Array(values)) => {
+                values.iter().any(|it| self.work.spend(1) && it.equals(value))
+            }
             ("const", allowed) => allowed.equals(value),
             ("allOf", Value::Array(all)) => all.iter().all(holds),
             ("anyOf", Value::Array(any)) => any.iter().any(holds),
@@ -48,7 +50,7 @@ impl Document {
             _ => match value {
                 Value::Object(members) => self.object_holds(schema, keyword, rule, members, depth),
                 Value::Array(items) => self.array_holds(schema, keyword, rule, items, depth),
-                Value::String(text) => string_holds(keyword, rule, text),
+                Value::String(text) => string_holds(&self.work, keyword, rule, text),
                 Value::Number(number) => number_holds(keyword, rule, number.value),
                 Value::Null | Value::Bool(_) => true,
             },
@@ -74,12 +76,12 @@ impl Document {
                     .all(|(_, schema)| holds(schema, value))
             }),
             ("patternProperties", Value::Object(schemas)) => members.iter().all(|(key, value)| {
-                let mut rules = schemas.iter().filter(|(pattern, _)| pattern::finds(pattern, key));
+                let mut rules = schemas.iter().filter(|(pattern, _)| self.work.finds(pattern, key));
                 rules.all(|(_, schema)| holds(schema, value))
             }),
             ("additionalProperties", additional) => members
                 .iter()
-                .filter(|(key, _)| !is_named(schema, key))
+                .filter(|(key, _)| !is_named(&self.work, schema, key))
                 .all(|(_, value)| holds(additional, value)),
             ("propertyNames", names) => {
                 members.iter().all(|(key, _)| holds(names, &Value::String(key.clone())))
@@ -119,20 +121,19 @@ impl Document {
             }
             ("minItems", count) => whole(count).is_none_or(|count| items.len() >= count),
             ("maxItems", count) => whole(count).is_none_or(|count| items.len() <= count),
-            ("uniqueItems", Value::Bool(true)) => items
-                .iter()
-                .enumerate()
-                .all(|(at, item)| !items[..at].iter().any(|earlier| earlier.equals(item))),
+            ("uniqueItems", Value::Bool(true)) => items.iter().enumerate().all(|(at, item)| {
+                !items[..at].iter().any(|it| !self.work.spend(1) || it.equals(item))
+            }),
             _ => true,
         }
     }
 }
 
 /// Whether `properties` or `patternProperties` of an object's schema know this member.
-pub(super) fn is_named(schema: &Value, key: &str) -> bool {
+pub(super) fn is_named(work: &Work, schema: &Value, key: &str) -> bool {
     let patterns = schema.get("patternProperties").and_then(Value::as_object).unwrap_or_default();
     schema.get("properties").is_some_and(|named| named.get(key).is_some())
-        || patterns.iter().any(|(pattern, _)| pattern::finds(pattern, key))
+        || patterns.iter().any(|(pattern, _)| work.finds(pattern, key))
 }
 
 /// The schemas of an array's first items.
@@ -154,11 +155,11 @@ pub(super) fn has_type(value: &Value, name: &str) -> bool {
     }
 }
 
-fn string_holds(keyword: &str, rule: &Value, text: &str) -> bool {
+fn string_holds(work: &Work, keyword: &str, rule: &Value, text: &str) -> bool {
     match (keyword, rule) {
         ("minLength", count) => whole(count).is_none_or(|count| text.chars().count() >= count),
         ("maxLength", count) => whole(count).is_none_or(|count| text.chars().count() <= count),
-        ("pattern", Value::String(pattern)) => pattern::finds(pattern, text),
+        ("pattern", Value::String(pattern)) => work.finds(pattern, text),
         _ => true,
     }
 }

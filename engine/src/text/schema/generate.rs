@@ -6,7 +6,8 @@
 
 use super::check::{first_items, is_named};
 use super::json::Value;
-use super::{Document, Problem, join, pattern, whole};
+use super::work::{VISIT, Work};
+use super::{Document, Problem, TOO_MUCH, join, pattern, whole};
 use crate::seed::Seed;
 use crate::text::synthetic::Filler;
 use crate::units::Tokens;
@@ -22,6 +23,9 @@ const MAX_SCHEMAS: usize = 256;
 
 /// Draws of an item or text that collides with a rule seen only afterwards.
 const REDRAWS: u64 = 24;
+
+/// What reading a pattern backwards costs of a schema's work.
+const SAMPLE: usize = 1_000;
 
 /// Draws a value for `schema`. Other attempts choose other branches.
 pub(super) fn draw(
@@ -61,6 +65,9 @@ impl<'a> Drawing<'a> {
             .left
             .checked_sub(1)
             .ok_or_else(|| Problem::new(path, "it asks for too large a value"))?;
+        if self.document.work.is_over() {
+            return Err(Problem::new(path, TOO_MUCH));
+        }
         let all = self.flatten(schemas, seed, depth, path)?;
         if let Some(value) = self.listed(&all, seed, path)? {
             return Ok(value);
@@ -70,7 +77,7 @@ impl<'a> Drawing<'a> {
             "null" => Ok(Value::Null),
             "boolean" => Ok(Value::Bool(seed.with(b"boolean").below(2) == 1)),
             "integer" | "number" => number(&all, kind, seed, path),
-            "string" => text(&all, seed, path, self.attempt),
+            "string" => text(&self.document.work, &all, seed, path, self.attempt),
             "array" => self.array(&all, seed, depth, path),
             _ => self.object(&all, seed, depth, path),
         }
@@ -88,6 +95,9 @@ impl<'a> Drawing<'a> {
         let mut all: Schemas<'a> = Vec::new();
         let mut choices: u64 = 0;
         while let Some(schema) = pending.pop() {
+            if !self.document.work.spend(VISIT) {
+                return Err(Problem::new(path, TOO_MUCH));
+            }
             match schema {
                 Value::Bool(true) => continue,
                 Value::Bool(false) => return Err(Problem::new(path, "nothing satisfies it")),
@@ -144,7 +154,10 @@ impl<'a> Drawing<'a> {
 
     /// How many levels a value for `schema` has at least; more than [`MAX_DEPTH`] if it cannot end.
     fn height(&self, schema: &'a Value, above: &mut Vec<*const Value>) -> usize {
-        if above.contains(&std::ptr::from_ref(schema)) || above.len() > MAX_DEPTH {
+        if above.contains(&std::ptr::from_ref(schema))
+            || above.len() > MAX_DEPTH
+            || !self.document.work.spend(VISIT)
+        {
             return MAX_DEPTH + 1;
         }
         above.push(schema);
@@ -199,7 +212,9 @@ impl<'a> Drawing<'a> {
             .collect();
         let Some((first, others)) = lists.split_first() else { return Ok(None) };
         let fits = |value: &&&Value| {
-            let is_in = |list: &Vec<&Value>| list.iter().any(|other| other.equals(value));
+            let is_in = |list: &Vec<&Value>| {
+                list.iter().any(|it| self.document.work.spend(1) && it.equals(value))
+            };
             others.iter().all(is_in)
                 && all.iter().all(|schema| self.document.is_valid(schema, value))
         };
@@ -274,7 +289,7 @@ impl<'a> Drawing<'a> {
         let mut item = self.value(rules.clone(), seed, depth + 1, path)?;
         let Some(others) = others else { return Ok(item) };
         for redraw in 0..REDRAWS {
-            if !others.iter().any(|other| other.equals(&item)) {
+            if !others.iter().any(|it| !self.document.work.spend(1) || it.equals(&item)) {
                 return Ok(item);
             }
             let seed = seed.with(b"again").with(&redraw.to_le_bytes());
@@ -344,11 +359,11 @@ impl<'a> Drawing<'a> {
             rules.extend(schema.get("properties").and_then(|named| named.get(name)));
             let patterns = schema.get("patternProperties").and_then(Value::as_object);
             for (pattern, rule) in patterns.unwrap_or_default() {
-                if pattern::finds(pattern, name) {
+                if self.document.work.finds(pattern, name) {
                     rules.push(rule);
                 }
             }
-            if !is_named(schema, name) {
+            if !is_named(&self.document.work, schema, name) {
                 rules.extend(schema.get("additionalProperties"));
             }
         }
@@ -533,7 +548,13 @@ fn rounded(value: f64, kind: &str) -> Value {
     }
 }
 
-fn text(all: &[&Value], seed: Seed, path: &str, attempt: u64) -> Result<Value, Problem> {
+fn text(
+    work: &Work,
+    all: &[&Value],
+    seed: Seed,
+    path: &str,
+    attempt: u64,
+) -> Result<Value, Problem> {
     let least = most_of(all, "minLength").unwrap_or(0);
     let most = least_of(all, "maxLength").unwrap_or(usize::MAX);
     if least > most {
@@ -545,7 +566,7 @@ fn text(all: &[&Value], seed: Seed, path: &str, attempt: u64) -> Result<Value, P
     let patterns: Vec<&str> = all.iter().filter_map(|it| it.get("pattern")?.as_str()).collect();
     let fits = |text: &str| {
         let count = text.chars().count();
-        (least..=most).contains(&count) && patterns.iter().all(|it| pattern::finds(it, text))
+        (least..=most).contains(&count) && patterns.iter().all(|it| work.finds(it, text))
     };
     if let Some(format) = all.iter().find_map(|schema| schema.get("format")?.as_str())
         && let Some(text) = formatted(format, seed)
@@ -562,6 +583,9 @@ fn text(all: &[&Value], seed: Seed, path: &str, attempt: u64) -> Result<Value, P
             seed.with(b"pattern").with(&(redraw + attempt * 100).to_le_bytes()).generator();
         // First short ones, then as long as they must be.
         let spread = if redraw < 4 { 4 } else { 4 + least as u32 };
+        if !work.spend(SAMPLE) {
+            return Err(Problem::new(path, TOO_MUCH));
+        }
         if let Some(text) = pattern::sample(source, spread, &mut draw)
             && fits(&text)
         {

@@ -11,6 +11,9 @@ use crate::seed::Generator;
 /// A text that a pattern matches as a whole is not made longer than that.
 const MAX_CHARS: usize = 4096;
 
+/// A compiled pattern is not larger than that.
+pub(super) const MAX_BYTES: usize = 1 << 20;
+
 /// Whether a match for `pattern` is in `text`; never for what is no pattern here.
 pub(super) fn finds(pattern: &str, text: &str) -> bool {
     compile(pattern).is_some_and(|regex| regex.is_match(text))
@@ -21,8 +24,8 @@ pub(super) fn is_known(pattern: &str) -> bool {
     compile(pattern).is_some()
 }
 
-fn compile(pattern: &str) -> Option<Regex> {
-    let config = Regex::config().nfa_size_limit(Some(1 << 20));
+pub(super) fn compile(pattern: &str) -> Option<Regex> {
+    let config = Regex::config().nfa_size_limit(Some(MAX_BYTES));
     Regex::builder().configure(config).build(pattern).ok()
 }
 
