@@ -48,6 +48,40 @@ fn longest_inline(served: &Served) -> usize {
     limits.min().unwrap_or(LONGEST_INLINE)
 }
 
+/// Words that lead to values being drawn from a schema or a pattern.
+const DRAWN: [&[u8]; 3] = [b"schema", b"parameters", b"structured_outputs"];
+
+/// Words of a schema, or of a request with one, with which a small body can ask for much work: up to
+/// [`llmsim_engine::text::schema`]'s budget for every value, a call or a choice each.
+const LABORIOUS: [&[u8]; 11] = [
+    b"\"$ref\"",
+    b"\"allOf\"",
+    b"\"anyOf\"",
+    b"\"oneOf\"",
+    b"\"not\"",
+    b"\"if\"",
+    b"\"enum\"",
+    b"\"uniqueItems\"",
+    b"attern",
+    b"\"regex\"",
+    b"\"n\"",
+];
+
+/// Whether drawing what a body asks for may take longer than its length says. The words are searched
+/// in the raw bytes, so a chat that only speaks of such things goes the long way too, which costs it
+/// a hand-over and nothing else.
+fn may_draw_long(body: &[u8]) -> bool {
+    let has = |word: &&[u8]| memchr::memmem::find(body, word).is_some();
+    let may_be = |words: &[&[u8]]| escapes_ascii(body) || words.iter().any(has);
+    may_be(&DRAWN) && may_be(&LABORIOUS)
+}
+
+/// Whether an ASCII letter or sign is spelled as an escape: no client does, unless to hide it.
+fn escapes_ascii(body: &[u8]) -> bool {
+    let mut escapes = memchr::memmem::find_iter(body, b"\\u00");
+    escapes.any(|at| matches!(body.get(at + 4), Some(b'2'..=b'7')))
+}
+
 /// Reads a route's bodies.
 pub(super) type Prepare = fn(&[u8], &Arc<Served>, Naming) -> Result<Draft, ApiError>;
 
@@ -112,7 +146,7 @@ pub(super) async fn answer(
 ) -> Result<Box<Answer>, ApiError> {
     let naming = enter(io, head, id, prefix)?;
     let served = Arc::clone(&io.served);
-    let prepared = if body.len() <= longest_inline(&served) {
+    let prepared = if body.len() <= longest_inline(&served) && !may_draw_long(&body) {
         prepare(&body, &served, naming)
     } else {
         helper::run(&io.helper, move || prepare(&body, &served, naming)).await
@@ -335,4 +369,30 @@ fn salt_of<'a>(model: &Model, asked: &str, salt: Option<&'a str>) -> Option<Cow<
         return salt.map(Cow::Borrowed);
     }
     Some(Cow::Owned(format!("{asked}\0{}", salt.unwrap_or_default())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_body_that_may_ask_for_much_is_read_elsewhere() {
+        let chat = |more: &str| format!(r#"{{"model":"m","messages":[]{more}}}"#).into_bytes();
+        let schema = |inner: &str| {
+            chat(&format!(
+                r#","response_format":{{"type":"json_schema","json_schema":{{"schema":{inner}}}}}"#
+            ))
+        };
+        // Many choices, plain objects and French are no work.
+        assert!(!may_draw_long(&chat(r#","n":128"#)));
+        assert!(!may_draw_long(&chat(r#","user":"Ren\u00e9""#)));
+        assert!(!may_draw_long(&schema(r#"{"type":"object","required":["a"]}"#)));
+        // References, alternatives and patterns may be, however they are spelled.
+        assert!(may_draw_long(&schema(r##"{"$ref":"#/$defs/a"}"##)));
+        assert!(may_draw_long(&schema(r#"{"patternProperties":{"(a+)+":{}}}"#)));
+        assert!(may_draw_long(&schema(r#"{"\u0061nyOf":[]}"#)));
+        assert!(may_draw_long(&chat(r#","structured_outputs":{"regex":"(a|b)*"}"#)));
+        let tool = r#","tools":[{"function":{"name":"f","parameters":{"allOf":[]}}}]"#;
+        assert!(may_draw_long(&chat(tool)));
+    }
 }
