@@ -140,6 +140,11 @@ impl Ended {
         self.progress.iter().map(|lane| u64::from(lane.released.get())).sum()
     }
 
+    /// What putting the body together takes, in plain tokens.
+    pub(crate) fn work(&self) -> u64 {
+        self.answer.format.work(self.released())
+    }
+
     /// The body of an answer that is not streamed.
     pub(crate) fn whole_body(&self) -> Vec<u8> {
         self.answer.format.whole_body(&self.answer, &self.progress, self.timing.as_deref())

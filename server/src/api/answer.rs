@@ -36,6 +36,10 @@ use crate::served::Served;
 /// and 26 ms.
 pub(crate) const MOST_TOKENS_INLINE: u32 = 4096;
 
+/// What a token with its log probability takes, in tokens without: 1.2 µs, some 250 bytes of numbers,
+/// against 7 ns (a million of them, unoptimised build: a second or so).
+pub(crate) const SCORED: u64 = 128;
+
 /// What will be said, in how many lanes, and how it is framed.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -189,6 +193,16 @@ impl Format {
             Self::Responses(response) => response.whole_body(answer, progress, timing),
             Self::Messages(message) => message.whole_body(answer, progress, timing),
             Self::Generate(generate) => generate.whole_body(answer, progress),
+        }
+    }
+
+    /// What it takes to put the body of `released` tokens together, in plain tokens: 7 ns each. One
+    /// whose likeliest neighbours are named takes about [`SCORED`] of them.
+    pub(crate) fn work(&self, released: u64) -> u64 {
+        match self {
+            Self::Chat(chat) => chat.work(released),
+            Self::Completions(text) => text.work(released),
+            _ => released,
         }
     }
 

@@ -18,7 +18,7 @@ use llmsim_engine::wire::logprobs::write_entry;
 use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
 use llmsim_engine::wire::usage::Usage;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
+use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORED};
 use super::intake::{self, Naming};
 use super::words::{self, Facts, Places};
 use crate::api::{self, Reply};
@@ -175,6 +175,11 @@ impl Chat {
             Kind::Reasoning | Kind::ToolCall(_) => out.extend_from_slice(b"null"),
         }
         self.frames.end(&End { usage: usage.as_ref(), ..End::default() }, out);
+    }
+
+    /// See [`Format::work`](super::answer::Format::work).
+    pub(crate) fn work(&self, released: u64) -> u64 {
+        if self.logprobs.is_some() { released * SCORED } else { released }
     }
 
     /// The value of `logprobs` for tokens of content and tokens of a refusal.
@@ -416,6 +421,13 @@ models:
             format!(r#"{{"model":"m","messages":[{{"role":"user","content":"Hello"}}]{more}}}"#);
         let naming = Naming::for_test("x");
         prepare(body.as_bytes(), served, naming).unwrap_or_else(|error| panic!("{error:?}"))
+    }
+
+    #[test]
+    fn scores_count_as_work_when_a_body_is_put_together() {
+        let work = |more| draft(&served(), more).answer.format.work(1000);
+        assert_eq!(work(""), 1000);
+        assert_eq!(work(r#","logprobs":true"#), 128_000);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{DONE, StreamHead};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
-use super::answer::{Answer, Draft, Format, Lane, Progress};
+use super::answer::{Answer, Draft, Format, Lane, Progress, SCORED};
 use super::chat::append_timing;
 use super::intake::{self, Naming};
 use crate::api::{self, Reply};
@@ -257,6 +257,14 @@ impl Completions {
         out
     }
 
+    /// See [`Format::work`](super::answer::Format::work): an echoed prompt is gone through like an answer.
+    pub(crate) fn work(&self, released: u64) -> u64 {
+        // Four bytes of text are about a token.
+        let echoed = |echo: &Echo| echo.escaped.len() as u64 / 4 * self.choices as u64;
+        let echoed: u64 = self.echoes.iter().flatten().map(echoed).sum();
+        (released + echoed) * if self.scores.is_some() { SCORED } else { 1 }
+    }
+
     fn echo(&self, lane: usize, out: &mut Vec<u8>) {
         if let Some(echoes) = &self.echoes {
             out.extend_from_slice(&echoes[lane / self.choices].escaped);
@@ -330,4 +338,24 @@ fn null(out: &mut Vec<u8>) {
 /// A lane's number on the wire.
 fn number(lane: usize) -> u32 {
     u32::try_from(lane).expect("lanes are counted in 16 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chat::tests::served;
+    use super::*;
+
+    #[test]
+    fn an_echoed_prompt_counts_as_work_for_every_choice() {
+        // 4,000 letters are about 1,000 tokens, twice, beside the ten that were made.
+        let prompt = "a".repeat(4000);
+        let work = |more: &str| {
+            let body = format!(r#"{{"model":"m","prompt":"{prompt}","n":2{more}}}"#);
+            let draft = prepare(body.as_bytes(), &served(), Naming::for_test("x"));
+            draft.unwrap_or_else(|error| panic!("{error:?}")).answer.format.work(10)
+        };
+        assert_eq!(work(""), 10);
+        assert_eq!(work(r#","echo":true"#), 2010);
+        assert_eq!(work(r#","echo":true,"logprobs":1"#), 2010 * 128);
+    }
 }

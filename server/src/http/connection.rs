@@ -667,7 +667,7 @@ impl Link {
         if ended.answer.is_stream {
             return Ok(());
         }
-        let body = if ended.released() <= u64::from(MOST_TOKENS_INLINE) {
+        let body = if ended.work() <= u64::from(MOST_TOKENS_INLINE) {
             ended.whole_body()
         } else {
             helper::run(&self.io.helper, move || ended.whole_body()).await
