@@ -53,34 +53,11 @@ struct Reader<'a> {
 /// The longest time that can be asked for.
 const LONGEST: f64 = 7.0 * 86_400.0;
 
-/// The faults that are named by one word.
-const FAULTS: &[&str] = &[
-    "status",
-    "queue_full",
-    "capacity",
-    "starting",
-    "draining",
-    "hang",
-    "close",
-    "reset",
-    "slow_headers",
-    "content_type",
-    "stop",
-    "stall",
-    "malformed_json",
-    "truncated_event",
-    "invalid_utf8",
-    "duplicate",
-    "drop",
-    "error_event",
-    "no_done",
-    "no_finish",
-    "slow",
-    "pause",
-    "shrink",
-    "preempt",
-    "crash",
-];
+/// Whether a word alone names a fault: all but a delay, which may stand beside another, and a rate
+/// limit, which is named by what it limits.
+fn names_a_fault(word: &str) -> bool {
+    Fault::KINDS.contains(&word) && !matches!(word, "delay" | "rate_limit")
+}
 
 impl<'a> Reader<'a> {
     fn refuse_twice(&self) -> Result<(), BadWord> {
@@ -212,9 +189,8 @@ impl<'a> Reader<'a> {
     }
 
     fn fault(&mut self, has_delay: bool, when: &mut When) -> Result<Fault, BadWord> {
-        let named: Vec<usize> = (0..self.words.len())
-            .filter(|&at| FAULTS.contains(&self.words[at].key.as_str()))
-            .collect();
+        let named: Vec<usize> =
+            (0..self.words.len()).filter(|&at| names_a_fault(&self.words[at].key)).collect();
         let limits = self.find("rpm").or_else(|| self.find("tpm"));
         let named: Vec<usize> = named.into_iter().chain(limits).collect();
         match named[..] {
@@ -406,7 +382,7 @@ impl<'a> Reader<'a> {
         if !KEYS.contains(&key) {
             return Err(self.unknown(at));
         }
-        let fault = self.words.iter().find(|word| FAULTS.contains(&word.key.as_str()));
+        let fault = self.words.iter().find(|word| names_a_fault(&word.key));
         let with = fault.map_or("delay", |word| word.key.as_str());
         Err(BadWord::at(at, format!("`{key}` says nothing beside `{with}`")).hint("remove it"))
     }
