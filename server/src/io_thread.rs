@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use llmsim_engine::observe::{Figures, Recorder, Submitted};
-use llmsim_engine::sim::{Engine, Event, Finish, Verdict};
+use llmsim_engine::sim::{Engine, Event, Verdict};
 use llmsim_engine::units::SimTime;
 use llmsim_engine::wire::error::ApiError;
 use monoio::net::TcpStream;
@@ -567,9 +567,7 @@ impl Hall {
 
     /// Takes a finished generation out of the table.
     pub(crate) fn complete(&self, address: Address) -> Option<Ended> {
-        let mut generations = self.generations.borrow_mut();
-        let finish = generations.finish(address).unwrap_or(Finish::Length);
-        generations.close(address, Outcome::Finished(finish))
+        self.generations.borrow_mut().close(address, Outcome::Finished)
     }
 
     /// Takes an unfinished generation out of the table and tells its engine to stop.

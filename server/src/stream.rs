@@ -12,7 +12,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use llmsim_engine::sim::{Event, Finish, Job, Refusal, What};
+use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
@@ -277,11 +277,6 @@ impl Generations {
     pub(crate) fn job(&self, address: Address) -> Job {
         let entry = self.get(address).expect("it was just opened");
         entry.answer.job(usize::from(address.lane), address.job_id())
-    }
-
-    /// Why a generation ended, once all its tokens exist.
-    pub(crate) fn finish(&self, address: Address) -> Option<Finish> {
-        self.get(address)?.lanes.first().progress.finish
     }
 
     /// Takes a generation out of the table and counts how it ended. Reports that still come for it

@@ -647,9 +647,9 @@ impl Recorder {
             }
             What::Token { finish, .. } => self.token(event, finish, now),
             What::Lost => {
-                if self.lives.remove(&event.job).is_some() {
+                if let Some(life) = self.lives.remove(&event.job) {
                     self.figures.failed.add(1);
-                    self.figures.held.set(self.lives.len() as u64);
+                    self.let_go(&life);
                 }
             }
         }

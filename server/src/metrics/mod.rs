@@ -14,7 +14,7 @@ use llmsim_engine::observe::count::{Count, LagCounts};
 use llmsim_engine::observe::{Delivered, Delivery, Figures};
 use llmsim_engine::units::SimSpan;
 
-use self::record::{GpuGauges, IoShard};
+use self::record::{GpuGauges, IoShard, Outcome};
 
 /// What a server has done so far, added up over its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,18 +102,19 @@ pub(crate) fn totals<'a>(
     gpus: impl Iterator<Item = (&'a str, &'a GpuGauges)>,
 ) -> Totals {
     let sum = |of: fn(&IoShard) -> &Count| io.iter().map(|shard| of(shard).get()).sum();
+    let ended = |outcome| io.iter().map(|shard| shard.ended(outcome)).sum();
     let delivered: Vec<Delivered> =
         io.iter().flat_map(|shard| shard.replicas.iter()).map(Delivery::read).collect();
     let unstreamed: u64 = sum(|shard| &shard.unstreamed_tokens);
     Totals {
         connections: sum(|shard| &shard.connections),
         in_flight: sum(|shard| &shard.in_flight),
-        finished: sum(|shard| &shard.finished),
-        disconnected: sum(|shard| &shard.disconnected),
-        stalled: sum(|shard| &shard.stalled),
-        cut: sum(|shard| &shard.cut),
-        refused: sum(|shard| &shard.refused),
-        faulted: sum(|shard| &shard.faulted),
+        finished: ended(Outcome::Finished),
+        disconnected: ended(Outcome::Disconnected),
+        stalled: ended(Outcome::Stalled),
+        cut: ended(Outcome::Cut),
+        refused: ended(Outcome::Refused),
+        faulted: ended(Outcome::Faulted),
         tokens: unstreamed + delivered.iter().map(|replica| replica.tokens).sum::<u64>(),
         token_lag: Lateness::of(delivered.into_iter().map(|replica| replica.lag)),
         release_lag: Lateness::of(figures.map(|figures| figures.read().engine_lag)),

@@ -29,7 +29,7 @@ use crate::clock::{self, Clock};
 use crate::faults::Faults;
 use crate::metrics::export;
 use crate::metrics::process::{self, Threads};
-use crate::metrics::record::{GpuShard, IoShard};
+use crate::metrics::record::{GpuShard, IoShard, Outcome};
 use crate::served::{Scope, Sleepers};
 use crate::tls::Handshake;
 
@@ -483,6 +483,9 @@ impl Observatory {
             let counts = self.io.iter().map(|shard| shard.handshakes[ended as usize].get());
             (ended.as_str(), counts.sum())
         });
+        let answers = Outcome::ALL.iter().map(|&outcome| {
+            (outcome.as_str(), self.io.iter().map(|shard| shard.ended(outcome)).sum())
+        });
         let view = View {
             models: models.collect(),
             gpus: gpus.collect(),
@@ -497,13 +500,7 @@ impl Observatory {
                 connections: sum(|shard| shard.connections.get()),
                 accepted: sum(|shard| shard.accepted.get()),
                 turned_away: sum(|shard| shard.turned_away.get()),
-                answers: vec![
-                    ("sent", sum(|shard| shard.finished.get())),
-                    ("disconnected", sum(|shard| shard.disconnected.get())),
-                    ("write_timeout", sum(|shard| shard.stalled.get())),
-                    ("cut", sum(|shard| shard.cut.get())),
-                    ("refused", sum(|shard| shard.refused.get())),
-                ],
+                answers: answers.collect(),
                 tls_handshakes: handshakes.collect(),
                 merged_tokens: self.gpu.iter().map(|shard| shard.merged_tokens.get()).sum(),
             },

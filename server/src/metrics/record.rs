@@ -6,7 +6,6 @@
 
 use llmsim_engine::observe::Delivery;
 use llmsim_engine::observe::count::Count;
-use llmsim_engine::sim::Finish;
 use llmsim_engine::sim::scheduler::Gauges;
 
 use crate::tls::Handshake;
@@ -24,18 +23,8 @@ pub(crate) struct IoShard {
     pub(crate) handshakes: [Count; Handshake::ALL.len()],
     /// Generations being served now, streamed or not.
     pub(crate) in_flight: Count,
-    /// Generations that ended by themselves or at a limit.
-    pub(crate) finished: Count,
-    /// Generations whose client went away.
-    pub(crate) disconnected: Count,
-    /// Generations given up since the client did not read for too long.
-    pub(crate) stalled: Count,
-    /// Generations cut by a shut-down.
-    pub(crate) cut: Count,
-    /// Generations that the engine refused.
-    pub(crate) refused: Count,
-    /// Generations that a fault on purpose ended, or a crash.
-    pub(crate) faulted: Count,
+    /// Generations that are over, by how they ended.
+    ended: [Count; Outcome::ALL.len()],
     /// Tokens of answers that are not streamed.
     pub(crate) unstreamed_tokens: Count,
     /// Streamed tokens, by the replica's place among all.
@@ -71,15 +60,44 @@ pub(crate) struct GpuShard {
     pub(crate) merged_tokens: Count,
 }
 
-/// How a generation ended.
+/// How the delivery of a generation ended: the label of its metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Finished(Finish),
+    /// By itself or at a limit, all of it sent.
+    Finished,
+    /// Its client went away.
     Disconnected,
+    /// It was given up, since its client did not read for too long.
     Stalled,
+    /// A shut-down cut it.
     Cut,
+    /// The engine refused it.
     Refused,
+    /// A fault on purpose ended it, or a crash.
     Faulted,
+}
+
+impl Outcome {
+    /// All, in the order of their numbers.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Finished,
+        Self::Disconnected,
+        Self::Stalled,
+        Self::Cut,
+        Self::Refused,
+        Self::Faulted,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "sent",
+            Self::Disconnected => "disconnected",
+            Self::Stalled => "write_timeout",
+            Self::Cut => "cut",
+            Self::Refused => "refused",
+            Self::Faulted => "faulted",
+        }
+    }
 }
 
 impl IoShard {
@@ -91,12 +109,7 @@ impl IoShard {
             turned_away: Count::default(),
             handshakes: Default::default(),
             in_flight: Count::default(),
-            finished: Count::default(),
-            disconnected: Count::default(),
-            stalled: Count::default(),
-            cut: Count::default(),
-            refused: Count::default(),
-            faulted: Count::default(),
+            ended: Default::default(),
             unstreamed_tokens: Count::default(),
             replicas: (0..replicas).map(|_| Delivery::new(token_samples)).collect(),
         }
@@ -104,13 +117,11 @@ impl IoShard {
 
     /// Counts a generation that is over.
     pub(crate) fn finish(&self, outcome: Outcome) {
-        match outcome {
-            Outcome::Finished(_) => self.finished.add(1),
-            Outcome::Disconnected => self.disconnected.add(1),
-            Outcome::Stalled => self.stalled.add(1),
-            Outcome::Cut => self.cut.add(1),
-            Outcome::Refused => self.refused.add(1),
-            Outcome::Faulted => self.faulted.add(1),
-        }
+        self.ended[outcome as usize].add(1);
+    }
+
+    /// Generations that ended so.
+    pub(crate) fn ended(&self, outcome: Outcome) -> u64 {
+        self.ended[outcome as usize].get()
     }
 }

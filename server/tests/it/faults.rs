@@ -462,6 +462,8 @@ fn a_server_that_starts_or_drains_says_so_until_it_is_ready() {
 #[test]
 fn a_crash_ends_what_runs_and_refuses_until_the_gpu_is_up_again() {
     let server = admin();
+    let loads = || Client::new(&server).get("/get_load").text().to_owned();
+    let idle = loads();
     let mut begun = Client::new(&server);
     begun.post("/v1/chat/completions", &streaming("batched", "[long]"));
     begun.head();
@@ -490,6 +492,19 @@ fn a_crash_ends_what_runs_and_refuses_until_the_gpu_is_up_again() {
     });
     assert_eq!(server.totals().faulted, 2);
     assert_eq!(hits(&server, "crash"), 1.0);
+    // What balances load by tokens is not told of the dead ones for ever.
+    assert_eq!(loads(), idle);
+    let metrics = Client::new(&server).get("/metrics").text().to_owned();
+    for series in [
+        r#"llm_sim_answers_total{ended="faulted"} 2"#,
+        r#"llm_sim_answers_total{ended="refused"} 1"#,
+        r#"llm_sim_answers_total{ended="sent"} 1"#,
+        r#"vllm:num_requests_running{engine="0",model_name="batched"} 0.0"#,
+        r#"vllm:num_requests_waiting{engine="0",model_name="batched"} 0.0"#,
+        r#"vllm:kv_cache_usage_perc{engine="0",model_name="batched"} 0.0"#,
+    ] {
+        assert!(metrics.contains(&format!("\n{series}\n")), "{series} is not in\n{metrics}");
+    }
     nothing_is_left(&server);
 }
 

@@ -170,6 +170,8 @@ impl Scheduler {
                 self.spare.extend(self.next.take());
                 let lost = |job| Event { at: now, job, what: What::Lost };
                 self.events.extend(self.core.lose_all().into_iter().map(lost));
+                // What comes up again is another process, with gauges of its own.
+                self.updated = self.gauges();
             }
         }
     }
