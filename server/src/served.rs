@@ -144,44 +144,42 @@ impl Served {
     pub(crate) fn only(&self, place: usize) -> Self {
         let model = self.models.iter().find_map(|model| {
             let replica = model.replicas.iter().find(|replica| replica.place == place)?;
-            Some(Model { replicas: vec![*replica], next: AtomicUsize::new(0), ..model.clone() })
+            Some(Model { replicas: vec![*replica], ..model.clone() })
         });
-        Self {
-            models: model.into_iter().collect(),
-            responses: Arc::clone(&self.responses),
-            started: self.started,
-            fingerprint: self.fingerprint.clone(),
-            limits: self.limits,
-            api_keys: self.api_keys.clone(),
-            sleep: Sleep::new(Arc::clone(&self.sleep.all), vec![place]),
-            scope: Scope::Replica(place),
-            vocabulary: Arc::clone(&self.vocabulary),
-            adapters: Arc::clone(&self.adapters),
-            stored: Arc::clone(&self.stored),
-            faults: Arc::clone(&self.faults),
-            downs: Arc::clone(&self.downs),
-            // The shared port has it.
-            has_admin: false,
-        }
+        let models = model.into_iter().collect();
+        // The shared port has `/admin`.
+        self.on_another_port(models, vec![place], Scope::Replica(place), false)
     }
 
     /// What the port serves that has `/admin` to itself.
     pub(crate) fn with_admin(&self) -> Self {
+        self.on_another_port(self.models.clone(), self.sleep.places.clone(), Scope::Server, true)
+    }
+
+    /// The same server behind a port of its own, with `models` and the simulated GPUs at `places` in
+    /// view. What is not listed here is shared by all ports.
+    fn on_another_port(
+        &self,
+        models: Vec<Model>,
+        places: Vec<usize>,
+        scope: Scope,
+        has_admin: bool,
+    ) -> Self {
         Self {
-            models: self.models.clone(),
+            models,
             responses: Arc::clone(&self.responses),
             started: self.started,
             fingerprint: self.fingerprint.clone(),
             limits: self.limits,
             api_keys: self.api_keys.clone(),
-            sleep: Sleep::new(Arc::clone(&self.sleep.all), self.sleep.places.clone()),
-            scope: Scope::Server,
+            sleep: Sleep::new(Arc::clone(&self.sleep.all), places),
+            scope,
             vocabulary: Arc::clone(&self.vocabulary),
-            faults: Arc::clone(&self.faults),
-            downs: Arc::clone(&self.downs),
             adapters: Arc::clone(&self.adapters),
             stored: Arc::clone(&self.stored),
-            has_admin: true,
+            faults: Arc::clone(&self.faults),
+            downs: Arc::clone(&self.downs),
+            has_admin,
         }
     }
 
@@ -236,8 +234,27 @@ pub(crate) struct Model {
 
 impl Clone for Model {
     fn clone(&self) -> Self {
-        let Self { name, context, spec, replicas, .. } = self;
-        Self::new(name.clone(), *context, spec.clone(), replicas.clone())
+        // Without `..`: a field that is added later must be copied too.
+        let Self {
+            name,
+            context,
+            tokenizer,
+            spec,
+            cached_blocks,
+            takes_priority,
+            replicas,
+            next: _,
+        } = self;
+        Self {
+            name: name.clone(),
+            context: *context,
+            tokenizer: tokenizer.clone(),
+            spec: spec.clone(),
+            cached_blocks: *cached_blocks,
+            takes_priority: *takes_priority,
+            replicas: replicas.clone(),
+            next: AtomicUsize::new(0),
+        }
     }
 }
 

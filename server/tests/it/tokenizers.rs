@@ -1,6 +1,7 @@
 //! A model with a real tokenizer: its ids and counts on every route.
 
 use llmsim_engine::config::{self, Source};
+use llmsimulator::args::Settings;
 use llmsimulator::boot::Server;
 
 use crate::client::{Client, content_of, streaming, whole};
@@ -11,6 +12,10 @@ const HELLO: &str = include_str!("../../../engine/tests/tokenizers/hello.json");
 
 /// `real` with that tokenizer, and `ours` without.
 fn start() -> Server {
+    start_with(|_| ())
+}
+
+fn start_with(change: impl FnOnce(&mut Settings)) -> Server {
     let models = "
 version: 1
 models:
@@ -28,6 +33,7 @@ default: { content: \"hello world\" }
         let (models, responses) = (Source::new("m", models), Source::new("r", responses));
         settings.config = config::load_with(&models, &responses, &mut |_| Ok(HELLO.to_owned()))
             .unwrap_or_else(|problems| panic!("{problems}"));
+        change(settings);
     })
 }
 
@@ -47,6 +53,18 @@ fn prompts_and_answers_are_counted_as_the_model_does() {
     assert!(response.text().contains(&usage(9, 2)), "{}", response.text());
     let response = client.chat(&whole("real", "filler"));
     assert!(response.text().contains(r#""completion_tokens":100,"#), "{}", response.text());
+}
+
+#[test]
+fn every_port_of_a_replica_counts_as_the_shared_one() {
+    let server = start_with(|settings| settings.port_per_replica = Some(0));
+    let shared = std::iter::once(server.address());
+    let real = server.replica_addresses()[0];
+    for address in shared.chain([real]) {
+        let response = Client::to(address).chat(&whole("real", "hello world"));
+        let usage = r#""prompt_tokens":18,"completion_tokens":2,"#;
+        assert!(response.text().contains(usage), "{address}: {}", response.text());
+    }
 }
 
 #[test]
