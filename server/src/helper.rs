@@ -51,9 +51,14 @@ pub(crate) async fn run<T: Send + 'static>(
     let theirs = Arc::clone(&desk);
     let task: Work = Box::new(move || {
         let result = work();
-        let mut desk = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.result = Some(result);
-        if let Some(waiter) = desk.waiter.take() {
+        let waiter = {
+            let mut desk = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+            desk.result = Some(result);
+            desk.waiter.take()
+        };
+        // Not under the lock: the thread that wakes takes it at once, at a higher priority, and would
+        // wait for as long as this one gets no processor.
+        if let Some(waiter) = waiter {
             waiter.wake();
         }
     });

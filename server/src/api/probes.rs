@@ -39,7 +39,7 @@ pub(crate) async fn loads(io: &Io) -> Response {
 
 async fn loads_in_view(io: &Io) -> Vec<ReplicaLoad> {
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
-    helper::run(&io.helper, move || observatory.loads(scope)).await
+    helper::run(&io.metrics_helper, move || observatory.loads(scope)).await
 }
 
 /// `GET /server_info`: of all models, the first one's in front.
