@@ -31,6 +31,7 @@ pub mod tls;
 mod topology;
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use crate::metrics::Totals;
 
@@ -41,6 +42,10 @@ pub fn main() -> ExitCode {
         Err(settings) => serve(*settings),
     }
 }
+
+/// A signal that comes again this soon is still the first. `timeout 60 llmsimulator` sends it to its
+/// child and then to its group, and a journal would be lost; nobody asks twice as fast as that.
+const ECHO: Duration = Duration::from_millis(250);
 
 /// Serves until a signal ends it: the first lets streams finish, the second stops at once.
 fn serve(settings: args::Settings) -> ExitCode {
@@ -65,9 +70,15 @@ fn serve(settings: args::Settings) -> ExitCode {
         eprintln!("llmsimulator: {line}");
     }
     let first = sys::wait_for_stop_signal();
+    let asked = Instant::now();
     eprintln!("llmsimulator: {}, streams may finish for {grace:?}", signal_name(first));
-    std::thread::spawn(|| {
-        let second = sys::wait_for_stop_signal();
+    std::thread::spawn(move || {
+        let second = loop {
+            let signal = sys::wait_for_stop_signal();
+            if asked.elapsed() >= ECHO {
+                break signal;
+            }
+        };
         eprintln!("llmsimulator: {} again, stopping at once", signal_name(second));
         std::process::exit(128 + second);
     });

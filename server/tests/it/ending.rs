@@ -135,8 +135,32 @@ fn a_second_signal_stops_at_once() {
     assert_eq!(client.head().0, 200);
     program.signal("-INT");
     program.read_log_until("streams may finish");
-    program.signal("-INT");
-    assert_eq!(program.child.wait().unwrap().code(), Some(130));
+    // As somebody does who will not wait.
+    let code = loop {
+        program.signal("-INT");
+        if let Some(status) = program.child.try_wait().unwrap() {
+            break status.code();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(code, Some(130));
+}
+
+/// `timeout` sends its signal to the child and then to the child's group.
+#[test]
+fn a_signal_that_comes_twice_at_once_still_lets_streams_finish() {
+    let mut program = run(&[]);
+    let mut client = Client::to(program.address);
+    client.post("/v1/chat/completions", &streaming("qwen-mock", "hello"));
+    assert_eq!(client.head().0, 200);
+    let pid = program.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid, &pid]).status().unwrap().success());
+    let mut events = Vec::new();
+    while let Some(chunk) = client.chunk() {
+        events.extend(chunk);
+    }
+    assert!(String::from_utf8(events).unwrap().ends_with("data: [DONE]\n\n"));
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
