@@ -36,6 +36,20 @@ RECIPE = {
 }
 # Policies tried beside the recipe's own.
 OTHER_POLICIES = {"vllm-router": ["round_robin", "power_of_two"], "sglang-router": ["round_robin", "power_of_two"]}
+# Who goes by load, and the same router when it takes turns: a policy, or a change of the recipe.
+TIGHT = "--policy \"${POLICY:-cache_aware}\""
+LEAST_LOADED = {
+    # Its cache_aware looks at open requests only once they differ by 64, unless told otherwise.
+    "vllm-router": (TIGHT, f"{TIGHT} --balance-abs-threshold 1 --balance-rel-threshold 1.1"),
+    "sglang-router": "power_of_two",
+}
+BY_TURNS = {
+    "nginx": ("least_conn;", ""),
+    "haproxy": ("balance leastconn", "balance roundrobin"),
+    "litellm": ("routing_strategy: least-busy", "routing_strategy: simple-shuffle"),
+    "vllm-router": "round_robin",
+    "sglang-router": "round_robin",
+}
 KEY = "sk-" + secrets.token_hex(32)  # LiteLLM's clients need one; the others do not look
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 TOKEN = 0.010  # seconds between the tokens of the model `paced`
@@ -80,8 +94,9 @@ def get(port, path, timeout=5):
 
 
 class Server:
-    def __init__(self, port, *more):
+    def __init__(self, port, *more, models=RECIPES / "models.yml"):
         self.port = port
+        self.models = models
         self.more = more
         self.process = None
         # Of a replica: the port for all of them.
@@ -89,7 +104,7 @@ class Server:
 
     def start(self):
         command = [SERVER, "--host", "127.0.0.1", "--port", str(self.port), "--no-pin", *self.more]
-        command += ["--models", RECIPES / "models.yml", "--responses", HERE / "responses.yml"]
+        command += ["--models", self.models, "--responses", HERE / "responses.yml"]
         self.process = subprocess.Popen(command, stderr=open(WORK / f"server-{self.port}.log", "a"))
         until(20, self.answers, "a server answers")
 
@@ -112,10 +127,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def fleet():
+def fleet(models=RECIPES / "models.yml"):
     """One process with three replicas behind a port each, which are given."""
     base = free_ports(3)
-    process = Server(free_port(), "--port-per-replica", str(base), "--admin")
+    process = Server(free_port(), "--port-per-replica", str(base), "--admin", models=models)
     try:
         process.start()
         pool = [Server(base + replica) for replica in range(3)]
@@ -125,6 +140,13 @@ def fleet():
     finally:
         if process.process:
             process.kill()
+
+
+def fault(pool, method, words=""):
+    connection = http.client.HTTPConnection("127.0.0.1", pool[0].shared.port, timeout=5)
+    connection.request(method, "/admin/faults", words)
+    assert connection.getresponse().status == 200, words
+    connection.close()
 
 
 class Relay:
@@ -246,9 +268,15 @@ def version(name):
 
 @contextlib.contextmanager
 def routed(name, ports, policy=None):
-    """Starts a router as its recipe's head says, with other ports; gives the port it listens on."""
+    """Starts a router as its recipe's head says, with other ports; gives the port it listens on.
+
+    A policy is a word that the recipe takes, or words of it and what stands there instead.
+    """
     port = free_port()
     text = (RECIPES / RECIPE[name]).read_text()
+    if isinstance(policy, tuple):
+        assert text.count(policy[0]) == 1, policy
+        text, policy = text.replace(*policy), None
     box = WORK / "run"
     shutil.rmtree(box, ignore_errors=True)
     box.mkdir()
@@ -438,6 +466,68 @@ def power_of_two_goes_by_what_the_servers_say(name, pool):
         assert sum(counts) == 90 and (counts[2] > 45 or name == "vllm-router"), counts
 
 
+def a_slowed_replica_gets_fewer_requests(name, pool):
+    """One of three takes ten times as long. By turns it gets a third all the same."""
+    counts = {}
+    for way, policy in (("by load", LEAST_LOADED.get(name)), ("by turns", BY_TURNS[name])):
+        with routed(name, [server.port for server in pool], policy) as port:
+            fault(pool, "PUT", "slow=10 gpu=1")
+            work = iter(range(120))
+
+            def client():
+                for i in work:
+                    assert ask(port, f"{i * 7907} {i} prompt", 8).done
+
+            def requests():
+                threads = [threading.Thread(target=client) for _ in range(6)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+            counts[way] = spread(pool, requests)
+            fault(pool, "DELETE")
+    print(f"   with the second of them ten times slower, 120 went by load to {counts['by load']}, by turns to {counts['by turns']}")
+    assert sum(counts["by load"]) == sum(counts["by turns"]) == 120, counts
+    # SGLang's gateway looks at two of three at random, and LiteLLM keeps most requests to itself for
+    # longer than the servers do.
+    most = 30 if name in ("sglang-router", "litellm") else 20
+    assert counts["by load"][1] <= most, counts
+    # LiteLLM's turns are chance.
+    assert counts["by turns"][1] == 40 or name == "litellm", counts
+
+
+def prefixes_are_found_in_the_cache_more_often_than_by_turns(name):
+    """Seven long prompts, six times each, in front of caches that hold four."""
+    found = {}
+    for policy in ("cache_aware", "round_robin"):
+        # Caches that nobody has filled.
+        with fleet(HERE / "cached.yml") as pool, routed(name, [server.port for server in pool], policy) as port:
+            family = lambda what: sum(server.value(f"vllm:prefix_cache_{what}_total") for server in pool)
+            hits, queries = family("hits"), family("queries")
+
+            def requests():
+                for turn in range(6):
+                    # One begins when the one before has its first token, and all overlap: with nobody at
+                    # work both routers send whatever is new to them to the same server.
+                    threads = []
+                    for prompt in range(7):
+                        words = " ".join(f"{prompt * 7919 + k * 104729 % 1000}" for k in range(400))
+                        begun = threading.Event()
+                        threads.append(threading.Thread(target=ask, args=(port, f"{words} {turn}", 80, begun.set)))
+                        threads[-1].start()
+                        assert begun.wait(20), "a stream begins"
+                    for thread in threads:
+                        thread.join()
+
+            counts = spread(pool, requests)
+            hits, queries = family("hits") - hits, family("queries") - queries
+            found[policy] = hits / queries
+            print(f"   {policy}: {counts}; {hits:.0f} of {queries:.0f} prompt tokens were in a cache ({hits / queries:.0%})")
+    # At best all but the first of six.
+    assert found["cache_aware"] > 0.6 > 0.3 > found["round_robin"], found
+
+
 def rush(port, victim, deed):
     """12 clients, 72 requests; after a third of them `deed` is done to a server that has streams.
 
@@ -479,13 +569,7 @@ def a_crashed_replica_costs_only_the_streams_on_it(name, port, pool):
     """The engine dies and its server lives: the streams end with an error, the next get a 503."""
     victim = pool[1]
 
-    def crash():
-        connection = http.client.HTTPConnection("127.0.0.1", victim.shared.port, timeout=5)
-        connection.request("PUT", "/admin/faults", "crash=6s gpu=1")
-        assert connection.getresponse().status == 200
-        connection.close()
-
-    early, late = rush(port, victim, crash)
+    early, late = rush(port, victim, lambda: fault(pool, "PUT", "crash=6s gpu=1"))
     comes_back(port, victim, lambda: until(10, victim.answers, "it is up again"))
     # To HAProxy a server that fails fast is the one with the fewest connections, for retries too, until
     # its checks have failed twice: in that second some requests use their tries up.
@@ -552,11 +636,15 @@ def what_it_asks_the_servers(name, pool, policy):
 
 def main():
     names = sys.argv[2:] or list(RECIPE)
+    # Only stories whose titles have these words, to work on one.
+    only = os.environ.get("STORY", "")
     print(f"{os.cpu_count()} processors, load average {os.getloadavg()[0]:.1f} at the start")
     passed, failed = 0, []
 
     def tried(title, story, *arguments):
         nonlocal passed
+        if only not in title and "starts with" not in title:
+            return
         try:
             story(*arguments)
             passed += 1
@@ -568,6 +656,9 @@ def main():
             sys.stdout.flush()
 
     def told(name, pool, stories):
+        if not any(only in story.__name__.replace("_", " ") for story in stories):
+            return
+
         def all_stories():
             with routed(name, [server.port for server in pool]) as port:
                 for story in stories:
@@ -598,6 +689,10 @@ def main():
             if name in OTHER_POLICIES:
                 title = f"{name}: power of two goes by what the servers say"
                 tried(title, power_of_two_goes_by_what_the_servers_say, name, pool)
+            tried(f"{name}: a slowed replica gets fewer requests", a_slowed_replica_gets_fewer_requests, name, pool)
+        if name in OTHER_POLICIES:
+            title = f"{name}: prefixes are found in the cache more often than by turns"
+            tried(title, prefixes_are_found_in_the_cache_more_often_than_by_turns, name)
         pool = [Server(free_port()) for _ in range(3)]
         try:
             for server in pool:
