@@ -229,8 +229,12 @@ fn more_tokens_than_asked_for_or_other_than_exactly_asked_for_are_wrong() {
 
 #[test]
 fn a_stale_connection_is_noticed_before_it_is_used() {
-    let url = serve(|_, _, stream| {
+    let closed = Arc::new(AtomicU32::new(0));
+    let closes = Arc::clone(&closed);
+    let url = serve(move |_, _, stream| {
         one_token(stream);
+        stream.shutdown(std::net::Shutdown::Write).expect("a connection that is open");
+        closes.fetch_add(1, Ordering::SeqCst);
         Then::Close
     });
     let outcomes = runtime::block_on(IoDriver::Auto, async |_| {
@@ -249,7 +253,7 @@ fn a_stale_connection_is_noticed_before_it_is_used() {
         )
         .expect("resolved");
         let mut outcomes = Vec::new();
-        for _ in 0..3 {
+        for asked in 1..=3 {
             let mut record = Record::planned(0, clock.now());
             let request = Prepared {
                 bytes: b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
@@ -259,8 +263,10 @@ fn a_stale_connection_is_noticed_before_it_is_used() {
             };
             client.perform(request, &mut record).await;
             outcomes.push(record.ok());
-            // Time for the server's FIN to arrive; if it does not, the request may fail, visibly.
-            monoio::time::sleep(std::time::Duration::from_millis(50)).await;
+            // On loopback the server's FIN is here when its call returns.
+            while closed.load(Ordering::SeqCst) < asked {
+                monoio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
         }
         outcomes
     });

@@ -105,9 +105,10 @@ fn every_step_in_the_log_is_in_the_metrics() {
     // Steps are counted when their tokens are on their way: the scrape after the one that shows an
     // empty batch shows them all.
     let scrape = || Scrape::of(Client::new(&server).get("/metrics").text());
-    while scrape().get("llm_sim_scheduler_running_requests{model=\"batched\",replica=\"0\"}") > 0.0
-    {
-    }
+    fixture::wait_until(&server, "an empty batch", |_| {
+        let running = "llm_sim_scheduler_running_requests{model=\"batched\",replica=\"0\"}";
+        scrape().get(running) == 0.0
+    });
     let scrape = scrape();
     server.stop(std::time::Duration::from_secs(10));
     let log = std::fs::read_to_string(&path).unwrap();

@@ -1,5 +1,7 @@
 //! Streams and whole answers, one at a time.
 
+use llmsim_engine::config::{self, Source};
+
 use crate::client::{Client, content_of, streaming, whole};
 use crate::fixture::{self, DEFAULT_TEXT};
 
@@ -216,14 +218,31 @@ fn a_second_turn_finds_the_first_in_the_prefix_cache() {
 
 #[test]
 fn the_head_of_a_stream_comes_before_its_first_token() {
-    // Gateways time out on headers and on the first byte separately. A prompt of 100,000 tokens
-    // takes this model 0.1 s: the head must not wait for it.
-    let server = fixture::start();
+    // Gateways time out on headers and on the first byte separately. A prompt of 10,000 tokens takes
+    // this model almost three hours: the head must not wait for it.
+    let server = fixture::start_with(|settings| {
+        let models = "
+version: 1
+models:
+  - name: slow
+    engine: fixed_rate
+    context_length: 100000
+    performance: { prefill_tokens_per_second: 1, decode_tokens_per_second: 1 }
+";
+        let (models, responses) = (
+            Source::new("m", models),
+            Source::new(
+                "r",
+                "version: 1
+default: { content: hi }
+",
+            ),
+        );
+        settings.config = config::load(&models, &responses).unwrap();
+    });
     let mut client = Client::new(&server);
-    client.post("/v1/chat/completions", &streaming("org/paced", &"word ".repeat(90_000)));
+    client.post("/v1/chat/completions", &streaming("slow", &"word ".repeat(10_000)));
     let (status, _) = client.head();
     assert_eq!(status, 200);
-    let tokens = server.totals().tokens;
-    assert_eq!(tokens, 0, "the head came with the first token");
-    while client.chunk().is_some() {}
+    assert_eq!(server.totals().tokens, 0, "the head came with the first token");
 }
