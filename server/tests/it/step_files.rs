@@ -48,8 +48,7 @@ fn a_live_request_is_in_the_step_log_and_in_the_trace() {
     connection.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 
-    let id = server.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    crate::ending::kill(&["-TERM", &server.id().to_string()]);
     log.for_each(drop);
     assert!(server.wait().unwrap().success());
     let steps = std::fs::read_to_string(path("steps.jsonl")).unwrap();
