@@ -240,11 +240,11 @@ impl Seat {
         }
     }
 
-    fn reset_prefix_cache(&mut self, at: SimTime) {
+    fn reset_prefix_cache(&mut self, at: SimTime) -> bool {
         if let Some(journal) = &mut self.journal {
             journal.inputs.reset_prefix_cache(at);
         }
-        self.engine.reset_prefix_cache(at);
+        self.engine.reset_prefix_cache(at)
     }
 
     /// Hands the steps that ended to whoever counts them and writes them down.
@@ -320,7 +320,7 @@ impl GpuThread {
             let (seat, at) = match &order {
                 Order::Submit { seat, at, .. }
                 | Order::Cancel { seat, at, .. }
-                | Order::ResetPrefixCache { seat, at }
+                | Order::ResetPrefixCache { seat, at, .. }
                 | Order::Disturb { seat, at, .. } => (usize::from(*seat), *at),
             };
             let seat = &mut self.seats[seat];
@@ -348,7 +348,7 @@ impl GpuThread {
                     }
                 }
                 Order::Cancel { id, .. } => seat.cancel(at, id),
-                Order::ResetPrefixCache { .. } => seat.reset_prefix_cache(at),
+                Order::ResetPrefixCache { done, .. } => done.cast(seat.reset_prefix_cache(at)),
                 Order::Disturb { timeline, .. } => {
                     // Whatever was planned before is over.
                     seat.troubles.timeline = VecDeque::from(timeline.into_vec());

@@ -42,6 +42,7 @@ use crate::ring::{Doorbell, Inbox, Order, Report};
 use crate::served::{Home, Served};
 use crate::stream::{Delivery, Ended, Generations};
 use crate::sys;
+use crate::tally::Tally;
 use crate::tls::Tls;
 
 /// A socket on its way from the acceptor to its thread.
@@ -387,14 +388,16 @@ impl Io {
         }
     }
 
-    /// Tells every simulated GPU behind this gate to forget its cached prefixes.
-    pub(crate) fn reset_prefix_caches(&self) {
-        let at = self.clock.now();
+    /// Tells every simulated GPU behind this gate to forget its cached prefixes; whether all did,
+    /// which only those do where no request holds blocks.
+    pub(crate) async fn reset_prefix_caches(&self) -> bool {
+        let (at, tally) = (self.clock.now(), Tally::new());
         for replica in self.served.models.iter().flat_map(|model| model.replicas()) {
             if let Home::Thread { thread, seat } = replica.home {
-                self.order(thread, Order::ResetPrefixCache { seat, at });
+                self.order(thread, Order::ResetPrefixCache { seat, at, done: tally.vote() });
             }
         }
+        tally.all_yes().await
     }
 }
 

@@ -27,6 +27,7 @@ pub mod step_writer;
 mod stored;
 mod stream;
 mod sys;
+mod tally;
 pub mod tls;
 mod topology;
 

@@ -17,6 +17,8 @@ use llmsim_engine::faults::Timed;
 use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{JobId, SimTime};
 
+use crate::tally::Vote;
+
 /// What an I/O thread wants of a GPU thread.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -25,7 +27,7 @@ pub(crate) enum Order {
     /// Its client is gone.
     Cancel { seat: u16, at: SimTime, id: JobId },
     /// Forget all cached prefixes of the GPU in this seat.
-    ResetPrefixCache { seat: u16, at: SimTime },
+    ResetPrefixCache { seat: u16, at: SimTime, done: Vote },
     /// This, and nothing that was planned before, befalls the GPU in this seat.
     Disturb { seat: u16, at: SimTime, timeline: Box<[Timed]> },
 }

@@ -80,22 +80,43 @@ impl Sleepers {
     }
 
     pub(crate) fn state(&self, place: usize) -> SleepState {
-        match self.0[place].load(Ordering::Relaxed) {
+        let state = self.0[place].load(Ordering::Relaxed);
+        match state {
             0 => SleepState::Awake,
-            1 => SleepState::WeightsOffloaded,
+            _ if state & DISCARDED == 0 => SleepState::WeightsOffloaded,
             _ => SleepState::DiscardAll,
         }
     }
 
-    fn set(&self, place: usize, state: SleepState) {
-        let level = match state {
-            SleepState::Awake => 0,
-            SleepState::WeightsOffloaded => 1,
-            SleepState::DiscardAll => 2,
+    fn sleep(&self, place: usize, state: u8) {
+        self.0[place].store(state, Ordering::Relaxed);
+    }
+
+    /// Wakes parts. If one of them is not asleep, none is woken, as in vLLM's executor; and whatever is
+    /// asked, a replica all of whose parts are awake works again.
+    fn wake(&self, place: usize, parts: u8) {
+        let wake = |state: u8| {
+            let left = if state & parts == parts { state & !parts } else { state };
+            Some(if left & Parts::ALL == 0 { 0 } else { left })
         };
-        self.0[place].store(level, Ordering::Relaxed);
+        self.0[place]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, wake)
+            .expect("there is a next state to each");
     }
 }
+
+/// What of a replica can sleep, as bits of its state; beside them, that it takes no requests and that
+/// its weights are forgotten.
+pub(crate) struct Parts;
+
+impl Parts {
+    pub(crate) const WEIGHTS: u8 = 1;
+    pub(crate) const KV_CACHE: u8 = 2;
+    pub(crate) const ALL: u8 = Self::WEIGHTS | Self::KV_CACHE;
+}
+
+const PAUSED: u8 = 4;
+const DISCARDED: u8 = 8;
 
 /// The replicas of a port, as far as sleeping goes.
 #[derive(Clone, Debug)]
@@ -109,9 +130,25 @@ impl Sleep {
         Self { all, places }
     }
 
-    /// Puts all of them into a state.
-    pub(crate) fn set(&self, state: SleepState) {
-        self.places.iter().for_each(|&place| self.all.set(place, state));
+    /// Puts all of them to sleep. At level 0 of vLLM's they only take no requests, at 2 they forget
+    /// their weights, too.
+    pub(crate) fn sleep(&self, level: u8) {
+        let state = match level {
+            0 => PAUSED,
+            1 => PAUSED | Parts::ALL,
+            _ => PAUSED | Parts::ALL | DISCARDED,
+        };
+        self.places.iter().for_each(|&place| self.all.sleep(place, state));
+    }
+
+    /// Wakes all of them.
+    pub(crate) fn wake(&self) {
+        self.places.iter().for_each(|&place| self.all.sleep(place, 0));
+    }
+
+    /// Wakes these of the [`Parts`] of each.
+    pub(crate) fn wake_parts(&self, parts: u8) {
+        self.places.iter().for_each(|&place| self.all.wake(place, parts));
     }
 
     /// Whether none of them is awake.

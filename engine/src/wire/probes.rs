@@ -119,3 +119,19 @@ pub fn write_loads(loads: &[ReplicaLoad], out: &mut Vec<u8>) {
     }
     out.push(b']');
 }
+
+/// Appends the body of vLLM's `POST /wake_up`; `tags` as they came, null without any.
+pub fn write_woken(status: &str, tags: &[&str], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"status\":");
+    push_string(out, status);
+    out.extend_from_slice(b",\"tags\":");
+    if tags.is_empty() {
+        out.extend_from_slice(b"null}");
+        return;
+    }
+    for (at, tag) in tags.iter().enumerate() {
+        out.push(if at == 0 { b'[' } else { b',' });
+        push_string(out, tag);
+    }
+    out.extend_from_slice(b"]}");
+}

@@ -173,10 +173,10 @@ pub(crate) fn route(head: &Head) -> Route {
         },
     };
     match head.method {
-        Method::DELETE if allow == GET_DELETE => route,
         Method::OPTIONS => Route::Options(Some(allow)),
+        Method::DELETE if allow == GET_DELETE => route,
         Method::GET | Method::HEAD if allow != POST => route,
-        Method::POST if allow != GET => route,
+        Method::POST if allow == POST || allow == GET_POST => route,
         _ => Route::NotAllowed(allow),
     }
 }
@@ -216,7 +216,7 @@ pub(crate) async fn answer(
         Route::Response(stored) if head.method == Method::DELETE => {
             responses::delete(&io.served, &stored)
         }
-        Route::Response(stored) => responses::get(&io.served, &stored),
+        Route::Response(stored) => responses::get(&io.served, head, &stored),
         Route::Messages => return messages::answer(io, head, body, id).await,
         Route::CountTokens => messages::count(io, head, body, id).await,
         Route::Generate => return generate::answer(io, head, body, id).await,
@@ -231,16 +231,13 @@ pub(crate) async fn answer(
         Route::ServerInfo => probes::server_info(io),
         Route::ModelInfo => probes::model_info(io),
         Route::HealthGenerate => probes::health_generate(io),
-        Route::FlushCache => probes::flush_cache(io),
+        Route::FlushCache => probes::flush_cache(io).await,
         Route::IsSleeping => probes::is_sleeping(io),
-        Route::Sleep => probes::sleep(io, head),
-        Route::WakeUp => probes::wake_up(io),
+        Route::Sleep => probes::sleep(io, head).await,
+        Route::WakeUp => probes::wake_up(io, head),
         Route::Tokenize => tokens::tokenize(io, body).await,
         Route::Detokenize => tokens::detokenize(io, body).await,
-        Route::ResetPrefixCache => {
-            io.reset_prefix_caches();
-            Response::empty(200)
-        }
+        Route::ResetPrefixCache => probes::reset_prefix_cache(io).await,
         Route::Metrics => metrics::scrape(io, head).await,
         Route::Summary => metrics::summary(io).await,
         Route::ResetSummary => metrics::reset(io).await,
@@ -416,6 +413,9 @@ mod tests {
         assert_eq!(routed("POST /"), Route::NotAllowed(GET));
         assert_eq!(routed("OPTIONS *"), Route::Options(None));
         assert_eq!(routed("POST /v1/nonsense"), Route::Unknown);
+        assert_eq!(routed("DELETE /v1/responses/r1"), Route::Response("r1".to_owned()));
+        assert_eq!(routed("POST /v1/responses/r1"), Route::NotAllowed(GET_DELETE));
+        assert_eq!(routed("PUT /v1/responses/r1"), Route::NotAllowed(GET_DELETE));
     }
 
     #[test]

@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::probes::{
-    ReplicaLoad, ServerInfo, write_loads, write_model_info, write_server_info,
+    ReplicaLoad, ServerInfo, write_loads, write_model_info, write_server_info, write_woken,
 };
 
 use crate::api;
@@ -17,7 +16,7 @@ use crate::helper;
 use crate::http::head::Head;
 use crate::http::response::Response;
 use crate::io_thread::Io;
-use crate::served::{Model, Scope};
+use crate::served::{Model, Parts, Scope};
 
 /// vLLM's `GET /load`: generations in flight, of all threads.
 pub(crate) async fn load(io: &Io) -> Response {
@@ -73,13 +72,21 @@ pub(crate) fn model_info(io: &Io) -> Response {
     Response::json(200, body)
 }
 
-/// SGLang's `/flush_cache`: the same as vLLM's `/reset_prefix_cache`, with words.
-pub(crate) fn flush_cache(io: &Io) -> Response {
-    io.reset_prefix_caches();
+/// vLLM's `POST /reset_prefix_cache`: nothing is forgotten where a request holds blocks, and the answer
+/// says so.
+pub(crate) async fn reset_prefix_cache(io: &Io) -> Response {
+    let body = format!("{{\"success\":{}}}", io.reset_prefix_caches().await);
+    Response::json(200, body.into_bytes())
+}
+
+/// SGLang's `/flush_cache`: the same; it says the same words either way, and tells by the status.
+pub(crate) async fn flush_cache(io: &Io) -> Response {
+    const WORDS: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are \
+                         running or waiting requests, the operation will not be performed.)\n";
     Response {
-        status: 200,
+        status: if io.reset_prefix_caches().await { 200 } else { 400 },
         content_type: "text/plain; charset=utf-8".into(),
-        body: b"Cache flushed.\n".to_vec(),
+        body: WORDS.as_bytes().to_vec(),
         headers: Vec::new(),
     }
 }
@@ -100,23 +107,48 @@ pub(crate) fn is_sleeping(io: &Io) -> Response {
 
 /// `POST /sleep?level=1`: new requests are refused, cached prefixes forgotten, and requests under
 /// way finish. Level 0 of vLLM only pauses, which here is the same.
-pub(crate) fn sleep(io: &Io, head: &Head) -> Response {
-    let query = head.uri.query().unwrap_or_default();
-    let level = query.split('&').find_map(|pair| pair.strip_prefix("level="));
-    let state = match level {
-        None | Some("0" | "1") => SleepState::WeightsOffloaded,
-        Some("2") => SleepState::DiscardAll,
-        Some(_) => {
-            return api::error(&ApiError::invalid_value("level", "it must be 0, 1 or 2."));
-        }
+pub(crate) async fn sleep(io: &Io, head: &Head) -> Response {
+    let level = match query(head, "level").last() {
+        None | Some("1") => 1,
+        Some("0") => 0,
+        Some("2") => 2,
+        Some(_) => return api::error(&ApiError::invalid_value("level", "it must be 0, 1 or 2.")),
     };
-    io.served.sleep.set(state);
-    io.reset_prefix_caches();
-    Response::empty(200)
+    io.served.sleep.sleep(level);
+    if level > 0 {
+        // Requests that are under way keep theirs.
+        io.reset_prefix_caches().await;
+    }
+    Response::json(200, format!("{{\"status\":\"sleeping\",\"level\":{level}}}").into_bytes())
 }
 
-/// `POST /wake_up`. Which parts to wake (`tags`) makes no difference.
-pub(crate) fn wake_up(io: &Io) -> Response {
-    io.served.sleep.set(SleepState::Awake);
-    Response::empty(200)
+/// `POST /wake_up?tags=weights&tags=kv_cache`: what is named, or all. The server sleeps until all of it
+/// is awake, as vLLM does for trainers that load weights before they need a cache.
+pub(crate) fn wake_up(io: &Io, head: &Head) -> Response {
+    let tags: Vec<&str> = query(head, "tags").collect();
+    let part = |tag: &&str| match *tag {
+        "weights" => Some(Parts::WEIGHTS),
+        "kv_cache" => Some(Parts::KV_CACHE),
+        "scheduling" => Some(0),
+        _ => None,
+    };
+    let parts: Option<Vec<u8>> = tags.iter().map(part).collect();
+    match parts {
+        Some(parts) if parts.is_empty() => io.served.sleep.wake(),
+        // With an unknown one vLLM wakes no part.
+        parts => {
+            let parts = parts.unwrap_or_default().into_iter().fold(0, |all, part| all | part);
+            io.served.sleep.wake_parts(parts);
+        }
+    }
+    let status = if io.served.sleep.is_asleep() { "sleeping" } else { "awake" };
+    let mut body = Vec::with_capacity(96);
+    write_woken(status, &tags, &mut body);
+    Response::json(200, body)
+}
+
+/// The values of a parameter in the query.
+pub(super) fn query<'a>(head: &'a Head, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let pairs = head.uri.query().unwrap_or_default().split('&');
+    pairs.filter_map(move |pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

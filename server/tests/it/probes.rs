@@ -102,9 +102,12 @@ fn a_sleeping_server_refuses_work_until_it_is_woken() {
     let mut client = Client::new(&server);
     assert_eq!(client.get("/is_sleeping").text(), r#"{"is_sleeping":false}"#);
     assert_eq!(client.get("/health_generate").status, 200);
-    for (query, state) in [("", "weights_offloaded"), ("?level=2&mode=wait", "discard_all")] {
+    for (query, level, state) in
+        [("", 1, "weights_offloaded"), ("?level=2&mode=wait", 2, "discard_all")]
+    {
         client.post(&format!("/sleep{query}"), "");
-        assert_eq!(client.response().status, 200);
+        let body = format!(r#"{{"status":"sleeping","level":{level}}}"#);
+        assert_eq!(client.response().text(), body);
         assert_eq!(client.get("/is_sleeping").text(), r#"{"is_sleeping":true}"#);
         let refused = client.chat(&streaming("batched", "x"));
         assert_eq!(refused.status, 503);
@@ -119,12 +122,75 @@ fn a_sleeping_server_refuses_work_until_it_is_woken() {
         });
         let on: Vec<&str> = states.filter(|line| line.ends_with(" 1.0")).collect();
         assert!(matches!(on[..], [line] if line.contains(state)), "{on:?}");
-        client.post("/wake_up?tags=weights", "");
-        assert_eq!(client.response().status, 200);
+        client.post("/wake_up", "");
+        assert_eq!(client.response().text(), r#"{"status":"awake","tags":null}"#);
         assert_eq!(client.chat(&streaming("batched", "x")).streamed_text(), DEFAULT_TEXT);
     }
     client.post("/sleep?level=9", "");
     assert_eq!(client.response().status, 400);
+}
+
+/// As vLLM's executor does it (v1/executor/abstract.py, `wake_up` and `is_sleeping`).
+#[test]
+fn a_trainer_wakes_weights_first_and_the_server_when_its_cache_is_awake_too() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut step = |path: &str, said: &str, sleeps: bool| {
+        client.post(path, "");
+        let response = client.response();
+        assert_eq!((response.status, response.text()), (200, said), "{path}");
+        let expected = format!(r#"{{"is_sleeping":{sleeps}}}"#);
+        assert_eq!(client.get("/is_sleeping").text(), expected, "{path}");
+        let chat = client.chat(&whole("batched", "x")).status;
+        assert_eq!(chat, if sleeps { 503 } else { 200 }, "{path}");
+    };
+    step("/sleep", r#"{"status":"sleeping","level":1}"#, true);
+    step("/wake_up?tags=weights", r#"{"status":"sleeping","tags":["weights"]}"#, true);
+    // They are awake, so nothing is to be woken; neither are parts that there are not.
+    let both = r#"{"status":"sleeping","tags":["weights","kv_cache"]}"#;
+    step("/wake_up?tags=weights&tags=kv_cache", both, true);
+    step("/wake_up?tags=wings", r#"{"status":"sleeping","tags":["wings"]}"#, true);
+    step("/wake_up?tags=kv_cache", r#"{"status":"awake","tags":["kv_cache"]}"#, false);
+    step("/sleep?level=2", r#"{"status":"sleeping","level":2}"#, true);
+    let both = r#"{"status":"awake","tags":["kv_cache","weights"]}"#;
+    step("/wake_up?tags=kv_cache&tags=weights", both, false);
+    // Level 0 only pauses: nothing has to be woken but the scheduler.
+    step("/sleep?level=1", r#"{"status":"sleeping","level":1}"#, true);
+    step("/wake_up?tags=scheduling", r#"{"status":"sleeping","tags":["scheduling"]}"#, true);
+    step("/wake_up", r#"{"status":"awake","tags":null}"#, false);
+    step("/sleep?level=0", r#"{"status":"sleeping","level":0}"#, true);
+    step("/wake_up?tags=scheduling", r#"{"status":"awake","tags":["scheduling"]}"#, false);
+}
+
+/// vLLM's body (serve/dev/cache/api_router.py) and SGLang's status: blocks that are held are not
+/// forgotten, and the caller hears of it.
+#[test]
+fn a_cache_that_is_in_use_is_not_forgotten_and_the_answer_says_so() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut reset = |path: &str| {
+        client.post(path, "");
+        let response = client.response();
+        (response.status, response.text().to_owned())
+    };
+    let flushed = "Cache flushed.\nPlease check backend logs for more details. (When there are \
+                   running or waiting requests, the operation will not be performed.)\n";
+    assert_eq!(reset("/reset_prefix_cache"), (200, r#"{"success":true}"#.to_owned()));
+    assert_eq!(reset("/flush_cache"), (200, flushed.to_owned()));
+    let mut asking = Client::new(&server);
+    asking.post("/v1/chat/completions", &streaming("batched", "[long] x"));
+    assert_eq!(asking.head().0, 200);
+    // The second chunk is its first token: it holds blocks.
+    asking.chunk();
+    asking.chunk();
+    assert_eq!(reset("/reset_prefix_cache"), (200, r#"{"success":false}"#.to_owned()));
+    assert_eq!(reset("/flush_cache"), (400, flushed.to_owned()));
+    // It goes to sleep all the same.
+    assert_eq!(reset("/sleep"), (200, r#"{"status":"sleeping","level":1}"#.to_owned()));
+    drop(asking);
+    fixture::wait_until(&server, "nothing held", |_| {
+        reset("/reset_prefix_cache").1 == r#"{"success":true}"#
+    });
 }
 
 #[test]
