@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokenizers::{ModelWrapper, PostProcessorWrapper};
 
 use super::synthetic::Filler;
-use super::tokenizer;
+use super::{token_ids, tokenizer};
 use crate::seed::Seed;
 use crate::units::Tokens;
 
@@ -40,6 +40,14 @@ impl Tokenizer {
         match self {
             Self::Regex => tokenizer::count(text),
             Self::Model(model) => Tokens::new(model.ids(text).len() as u32),
+        }
+    }
+
+    /// The id of the token that ends a turn.
+    pub fn end_of_turn(&self) -> u32 {
+        match self {
+            Self::Regex => token_ids::id(MARKS[1]),
+            Self::Model(model) => model.end,
         }
     }
 }

@@ -33,6 +33,9 @@ pub struct ApiError {
     pub header: Option<ErrorHeader>,
 }
 
+/// Stands in a refusal for an integer of which only the magnitude is known.
+pub(super) const BEYOND_64_BITS: &str = "an integer of more than 64 bits";
+
 /// A header that belongs to a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorHeader {
@@ -155,6 +158,8 @@ impl ApiError {
         bound: Bound<f64>,
         got: f64,
     ) -> Self {
+        // Digits beyond those that are known are not made up.
+        let got = if got.abs() < 1e16 { format!("{got}") } else { format!("{got:?}") };
         Self::out_of_range(param.into(), "decimal", bound, &got)
             .code(bound.pick("decimal_below_min_value", "decimal_above_max_value"))
     }
@@ -353,23 +358,38 @@ impl ApiError {
         error.code("adapter_not_found")
     }
 
-    /// The prompt alone, or the prompt and the limit on the answer, exceed the context.
+    /// The messages alone, or with the limit on the answer, exceed the context.
     pub fn context_length_exceeded(context: u32, prompt: u32, completion: Option<u32>) -> Self {
+        Self::context_length_exceeded_by("messages", context, prompt, completion)
+    }
+
+    /// The same of what stands in another field.
+    pub fn context_length_exceeded_by(
+        field: &'static str,
+        context: u32,
+        prompt: u32,
+        completion: Option<u32>,
+    ) -> Self {
+        let what = match field {
+            "messages" | "input" => field,
+            _ => "prompt",
+        };
         // A limit beyond 32 bits was kept as the largest of them.
         let more = if completion == Some(u32::MAX) { " or more" } else { "" };
         let message = match completion {
             None => format!(
-                "This model's maximum context length is {context} tokens. However, your messages \
-                 resulted in {prompt} tokens. Please reduce the length of the messages."
+                "This model's maximum context length is {context} tokens. However, your {what} \
+                 resulted in {prompt} tokens{}. Please reduce the length of the {what}.",
+                if prompt > context { "" } else { ", which leaves none for an answer" }
             ),
             Some(completion) => format!(
                 "This model's maximum context length is {context} tokens. However, you requested \
-                 {}{more} tokens ({prompt} in the messages, {completion}{more} in the completion). \
-                 Please reduce the length of the messages or completion.",
+                 {}{more} tokens ({prompt} in the {what}, {completion}{more} in the completion). \
+                 Please reduce the length of the {what} or completion.",
                 u64::from(prompt) + u64::from(completion)
             ),
         };
-        Self::bad_request(message).param("messages").code("context_length_exceeded")
+        Self::bad_request(message).param(field).code("context_length_exceeded")
     }
 
     // ---- access --------------------------------------------------------------------------

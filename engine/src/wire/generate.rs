@@ -13,10 +13,11 @@ use serde::Deserialize;
 use super::chat;
 use super::chat::body;
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
+use super::chat::vllm::request_id;
 use super::error::ApiError;
 use super::inputs::{Input, RawInputs};
-use super::json::{Json, Kind, Object, push_string};
-use super::usage::{FinishReason, Usage};
+use super::json::{Array, Json, Kind, Object, push_string};
+use super::usage::Usage;
 use crate::units::Tokens;
 
 /// The limit on output tokens if none is sent.
@@ -35,12 +36,23 @@ pub struct GenerateRequest<'a> {
     pub prompts: Vec<Input<'a>>,
     /// Whether they came as a list, so that the answer is one.
     pub is_batch: bool,
-    /// `rid`: the id of the answer, of a request that is no batch.
-    pub id: Option<Cow<'a, str>>,
+    /// `rid`.
+    pub ids: Ids<'a>,
     /// Whether the answer is a stream.
     pub stream: bool,
     /// `sampling_params`.
     pub sampling: Sampling<'a>,
+}
+
+/// How the client names its answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ids<'a> {
+    /// Not at all.
+    Ours,
+    /// All by one id; those of a batch have their number behind it, as in SGLang.
+    One(Cow<'a, str>),
+    /// Those of each prompt of a batch by one of its own.
+    Each(Vec<Cow<'a, str>>),
 }
 
 /// What of `sampling_params` has an effect.
@@ -112,9 +124,9 @@ impl<'a> GenerateRequest<'a> {
                 return Err(ApiError::empty_string(path));
             }
         }
-        let id = match raw.rid {
-            Json::Array(_) if is_batch => None,
-            other => string(other, "rid")?.filter(|id| !id.is_empty() && !is_batch),
+        let ids = match raw.rid {
+            Json::Array(ids) if is_batch => each_id(ids, prompts.len())?,
+            other => request_id(other, "rid")?.map_or(Ids::Ours, Ids::One),
         };
         boolean(&raw.return_logprob, "return_logprob")?;
         integer(&raw.logprob_start_len, "logprob_start_len", -1..=i64::MAX)?;
@@ -133,11 +145,23 @@ impl<'a> GenerateRequest<'a> {
             model: adapter.or(model),
             prompts,
             is_batch,
-            id,
+            ids,
             stream: boolean(&raw.stream, "stream")?.unwrap_or(false),
             sampling,
         })
     }
+}
+
+fn each_id(ids: Array<'_>, prompts: usize) -> Result<Ids<'_>, ApiError> {
+    if ids.len != prompts {
+        let why = format!("{} ids for {prompts} prompts: it must have one for each.", ids.len);
+        return Err(ApiError::contradiction("rid", &why));
+    }
+    let each = ids.items.into_iter().enumerate().map(|(at, id)| {
+        let path = format!("rid[{at}]");
+        request_id(id, path.clone())?.ok_or_else(|| ApiError::empty_string(path))
+    });
+    each.collect::<Result<_, _>>().map(Ids::Each)
 }
 
 fn sampling(json: Json<'_>) -> Result<Sampling<'_>, ApiError> {
@@ -183,13 +207,24 @@ fn sampling(json: Json<'_>) -> Result<Sampling<'_>, ApiError> {
     })
 }
 
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End<'a> {
+    /// A limit was reached.
+    Length,
+    /// A stop string was said.
+    Text(&'a str),
+    /// By itself: with the token that ends a turn.
+    Token(u32),
+}
+
 /// Appends an answer, or what there is of it. `text` appends all of it so far as JSON string
 /// content, without quotes; `index` is its place in a batch that is streamed.
 pub fn write(
     id: &str,
     index: Option<u32>,
     text: impl FnOnce(&mut Vec<u8>),
-    finish: Option<FinishReason>,
+    end: Option<End<'_>>,
     usage: &Usage,
     out: &mut Vec<u8>,
 ) {
@@ -199,13 +234,20 @@ pub fn write(
     out.extend_from_slice(b"\",\"meta_info\":{\"id\":");
     push_string(out, id);
     out.extend_from_slice(b",\"finish_reason\":");
-    match finish {
+    match end {
         None => out.extend_from_slice(b"null"),
-        Some(FinishReason::Length) => {
+        Some(End::Length) => {
             write!(out, "{{\"type\":\"length\",\"length\":{}}}", usage.completion)
                 .expect(INFALLIBLE);
         }
-        Some(_) => out.extend_from_slice(b"{\"type\":\"stop\",\"matched\":null}"),
+        Some(End::Text(stop)) => {
+            out.extend_from_slice(b"{\"type\":\"stop\",\"matched\":");
+            push_string(out, stop);
+            out.push(b'}');
+        }
+        Some(End::Token(id)) => {
+            write!(out, "{{\"type\":\"stop\",\"matched\":{id}}}").expect(INFALLIBLE);
+        }
     }
     write!(
         out,

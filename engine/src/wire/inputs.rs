@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::chat::fields::wrong_type;
-use super::error::{ApiError, Bound};
-use super::json::Kind;
+use super::error::{ApiError, BEYOND_64_BITS, Bound};
+use super::json::{Kind, is_beyond_64_bits};
 
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,14 +66,23 @@ pub(super) struct Ids {
 pub(super) enum Number {
     Id(u32),
     /// An integer outside of 32 bits.
-    OutOfRange(f64),
+    OutOfRange(Far),
+}
+
+/// An integer outside of 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Far {
+    Known(i128),
+    /// Of more than 64 bits.
+    Below,
+    Above,
 }
 
 /// Why an element is no id.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
     Kind(Kind),
-    OutOfRange(f64),
+    OutOfRange(Far),
 }
 
 impl Default for RawInputs<'_> {
@@ -137,11 +146,14 @@ impl Ids {
         let path = format!("{param}[{}]", self.ids.len());
         match self.wrong {
             Some(Wrong::Kind(kind)) => Err(wrong_type(path, "an integer", kind)),
-            Some(Wrong::OutOfRange(got)) if got < 0.0 => {
-                Err(ApiError::integer_out_of_range(path, Bound::Min(0), got))
-            }
-            Some(Wrong::OutOfRange(got)) => {
-                Err(ApiError::integer_out_of_range(path, Bound::Max(u32::MAX.into()), got))
+            Some(Wrong::OutOfRange(far)) => {
+                let (min, max) = (Bound::Min(0), Bound::Max(u32::MAX.into()));
+                Err(match far {
+                    Far::Known(got) if got < 0 => ApiError::integer_out_of_range(path, min, got),
+                    Far::Known(got) => ApiError::integer_out_of_range(path, max, got),
+                    Far::Below => ApiError::integer_out_of_range(path, min, BEYOND_64_BITS),
+                    Far::Above => ApiError::integer_out_of_range(path, max, BEYOND_64_BITS),
+                })
             }
             None if self.ids.is_empty() => Err(ApiError::empty_array(param.to_owned())),
             None => Ok(Input::Ids(self.ids)),
@@ -267,15 +279,23 @@ impl<'de: 'a, 'a, R: Reader<'de, 'a>> Visitor<'de> for AnyValue<(R, PhantomData<
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Item<'a>, E> {
-        Ok(Item::Id(u32::try_from(value).map_or(Number::OutOfRange(value as f64), Number::Id)))
+        Ok(Item::Id(
+            u32::try_from(value).map_or(Number::OutOfRange(Far::Known(value.into())), Number::Id),
+        ))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Item<'a>, E> {
-        Ok(Item::Id(u32::try_from(value).map_or(Number::OutOfRange(value as f64), Number::Id)))
+        Ok(Item::Id(
+            u32::try_from(value).map_or(Number::OutOfRange(Far::Known(value.into())), Number::Id),
+        ))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Item<'a>, E> {
-        Ok(Item::Other(Kind::Decimal))
+    fn visit_f64<E>(self, value: f64) -> Result<Item<'a>, E> {
+        Ok(match is_beyond_64_bits(value) {
+            true if value < 0.0 => Item::Id(Number::OutOfRange(Far::Below)),
+            true => Item::Id(Number::OutOfRange(Far::Above)),
+            false => Item::Other(Kind::Decimal),
+        })
     }
 
     fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Item<'a>, E> {

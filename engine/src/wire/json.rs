@@ -66,6 +66,11 @@ pub(super) fn push_json(out: &mut Vec<u8>, value: &Json<'_>) {
     }
 }
 
+/// Whether a number is an integer of more than 64 bits, which reaches us as floating point.
+pub(super) fn is_beyond_64_bits(value: f64) -> bool {
+    value.fract() == 0.0 && (value >= 2f64.powi(64) || value <= -(2f64.powi(63)))
+}
+
 /// The type of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -180,6 +185,7 @@ impl<'a> Json<'a> {
             Self::Null => Kind::Null,
             Self::Bool(_) => Kind::Bool,
             Self::Integer(_) | Self::HugeInteger(_) => Kind::Integer,
+            Self::Decimal(value) if is_beyond_64_bits(*value) => Kind::Integer,
             Self::Decimal(_) => Kind::Decimal,
             Self::String(_) => Kind::String,
             Self::Array(_) => Kind::Array,
@@ -327,8 +333,8 @@ impl<'de> Deserialize<'de> for Kind {
             fn visit_u64<E>(self, _: u64) -> Result<Kind, E> {
                 Ok(Kind::Integer)
             }
-            fn visit_f64<E>(self, _: f64) -> Result<Kind, E> {
-                Ok(Kind::Decimal)
+            fn visit_f64<E>(self, value: f64) -> Result<Kind, E> {
+                Ok(Json::Decimal(value).kind())
             }
             fn visit_str<E>(self, _: &str) -> Result<Kind, E> {
                 Ok(Kind::String)
@@ -416,8 +422,8 @@ impl<'de: 'a, 'a, T: Deserialize<'de> + Shape> Visitor<'de> for AnyShape<'a, T> 
         Ok(Shaped::Other(Kind::Integer))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(Shaped::Other(Kind::Decimal))
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Shaped::Other(Json::Decimal(value).kind()))
     }
 
     fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {

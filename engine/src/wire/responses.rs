@@ -19,7 +19,7 @@ use super::chat::fields::{boolean, decimal, integer, only_type, short_string, st
 use super::chat::tools::{name, optional_object, required_object, required_string};
 use super::chat::{self, Format};
 use super::error::ApiError;
-use super::json::{Json, Kind, Shaped, push_json};
+use super::json::{Json, Kind, Object, Shaped, push_json, push_string};
 use super::tools::{Choice, Tool, Tools};
 use crate::units::Tokens;
 
@@ -50,6 +50,8 @@ pub struct ResponsesRequest<'a> {
     pub top_logprobs: u8,
     /// `include` asks for the scores of the text.
     pub logprobs: bool,
+    /// vLLM's: whether what is thought is an item of the output.
+    pub include_reasoning: bool,
     /// What the response repeats of the request: members of an object, each with a comma before.
     pub echo: Vec<u8>,
     /// vLLM's: chooses among the variants of an answer.
@@ -109,6 +111,10 @@ struct Raw<'a> {
     priority: Json<'a>,
     cache_salt: Json<'a>,
     request_id: Json<'a>,
+    include_reasoning: Json<'a>,
+    presence_penalty: Json<'a>,
+    frequency_penalty: Json<'a>,
+    logit_bias: Kind,
     structured_outputs: Kind,
     vllm_xargs: Kind,
 }
@@ -143,7 +149,7 @@ impl<'a> ResponsesRequest<'a> {
         if input.is_empty() && previous.is_none() {
             return Err(ApiError::missing("input"));
         }
-        let min_tokens = integer(&raw.min_tokens, "min_tokens", 0..=u32::MAX.into())?;
+        let min_tokens = chat::vllm::min_tokens(&raw.min_tokens, limit, "max_output_tokens")?;
         let priority = integer(&raw.priority, "priority", i32::MIN.into()..=i32::MAX.into())?;
         Ok(Self {
             model,
@@ -158,14 +164,16 @@ impl<'a> ResponsesRequest<'a> {
             summarizes,
             top_logprobs: top_logprobs as u8,
             logprobs,
+            include_reasoning: boolean(&raw.include_reasoning, "include_reasoning")?
+                .unwrap_or(true),
             echo,
             seed: integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?,
             stop: chat::stop(raw.stop)?,
             ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
-            min_tokens: Tokens::new(min_tokens.map_or(0, |count| count as u32)),
+            min_tokens,
             priority: priority.map_or(0, |value| value as i32),
             cache_salt: chat::vllm::cache_salt(raw.cache_salt)?,
-            request_id: string(raw.request_id, "request_id")?.filter(|id| !id.is_empty()),
+            request_id: chat::vllm::request_id(raw.request_id, "request_id")?,
         })
     }
 }
@@ -206,7 +214,10 @@ fn only_checked(raw: &Raw<'_>) -> Result<(), ApiError> {
     }
     integer(&raw.top_k, "top_k", -1..=i64::MAX)?;
     decimal(&raw.min_p, "min_p", 0.0..=1.0)?;
-    decimal(&raw.repetition_penalty, "repetition_penalty", 0.0..=f64::MAX)?;
+    chat::vllm::repetition_penalty(&raw.repetition_penalty)?;
+    decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
+    decimal(&raw.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
+    only_type(raw.logit_bias, "logit_bias", Kind::Object)?;
     only_type(raw.structured_outputs, "structured_outputs", Kind::Object)?;
     only_type(raw.vllm_xargs, "vllm_xargs", Kind::Object)?;
     Ok(())
@@ -335,8 +346,12 @@ fn include(json: &Json<'_>) -> Result<bool, ApiError> {
     Ok(logprobs)
 }
 
-/// The settings that a response repeats, each with OpenAI's default where none was sent.
+/// The settings that a response repeats, each with OpenAI's default where none was sent; of an object,
+/// each of its members.
 fn echo(raw: &Raw<'_>) -> Vec<u8> {
+    const REASONING: [(&str, &str); 2] = [("effort", "null"), ("summary", "null")];
+    const TEXT: [(&str, &str); 2] =
+        [("format", "{\"type\":\"text\"}"), ("verbosity", "\"medium\"")];
     let mut out = Vec::with_capacity(512);
     for (name, value, default) in [
         ("instructions", &raw.instructions, "null"),
@@ -348,7 +363,8 @@ fn echo(raw: &Raw<'_>) -> Vec<u8> {
         ("prompt_cache_key", &raw.prompt_cache_key, "null"),
         ("reasoning", &raw.reasoning, "{\"effort\":null,\"summary\":null}"),
         ("safety_identifier", &raw.safety_identifier, "null"),
-        ("service_tier", &raw.service_tier, "\"default\""),
+        // The one that served it, whatever was asked for.
+        ("service_tier", &Json::Absent, "\"default\""),
         ("store", &raw.store, "true"),
         ("temperature", &raw.temperature, "1.0"),
         ("text", &raw.text, "{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}"),
@@ -362,11 +378,33 @@ fn echo(raw: &Raw<'_>) -> Vec<u8> {
         out.extend_from_slice(b",\"");
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\":");
-        if value.is_absent() {
-            out.extend_from_slice(default.as_bytes());
-        } else {
-            push_json(&mut out, value);
+        match (name, value) {
+            _ if value.is_absent() => out.extend_from_slice(default.as_bytes()),
+            ("reasoning", Json::Object(sent)) => push_members(&mut out, sent, &REASONING),
+            ("text", Json::Object(sent)) => push_members(&mut out, sent, &TEXT),
+            _ => push_json(&mut out, value),
         }
     }
     out
+}
+
+/// Appends an object as it was sent, with what it leaves out of the members with a default.
+fn push_members(out: &mut Vec<u8>, sent: &Object<'_>, defaults: &[(&str, &str)]) {
+    let is_defaulted = |name: &str| defaults.iter().any(|(member, _)| *member == name);
+    for (at, (name, default)) in defaults.iter().enumerate() {
+        out.push(if at == 0 { b'{' } else { b',' });
+        push_string(out, name);
+        out.push(b':');
+        match sent.get(name) {
+            absent if absent.is_absent() => out.extend_from_slice(default.as_bytes()),
+            value => push_json(out, value),
+        }
+    }
+    for (name, value) in sent.members.iter().filter(|(name, _)| !is_defaulted(name)) {
+        out.push(b',');
+        push_string(out, name);
+        out.push(b':');
+        push_json(out, value);
+    }
+    out.push(b'}');
 }

@@ -57,6 +57,7 @@ fn with(
 ) -> Case {
     let body =
         format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],{members}}}"#);
+    let body = body.replace("LONG", &"é".repeat(129));
     Case { body: body.into_bytes(), param: param.into(), code: code.into(), words }
 }
 
@@ -312,6 +313,12 @@ fn fields_of_the_wrong_type() {
         with(r#""priority":"high""#, "priority", code, "expected an integer"),
         with(r#""cache_salt":5"#, "cache_salt", code, "expected a string"),
         with(r#""request_id":5"#, "request_id", code, "expected a string"),
+        with(
+            r#""request_id":"LONG""#,
+            "request_id",
+            "string_above_max_length",
+            "maximum length 128, but got a string with length 129",
+        ),
     ];
     cases.iter().for_each(check);
 }
@@ -352,8 +359,33 @@ fn fields_out_of_range() {
         with(r#""logprobs":true,"top_logprobs":21"#, "top_logprobs", int_max, "<= 20"),
         with(r#""logprobs":true,"top_logprobs":-1"#, "top_logprobs", int_min, ">= 0"),
         with(r#""seed":9223372036854775808"#, "seed", int_max, "<= 9223372036854775807"),
-        with(r#""seed":99999999999999999999999"#, "seed", int_max, "<= 9223372036854775807"),
-        with(r#""seed":-99999999999999999999999"#, "seed", int_min, ">= -9223372036854775808"),
+        with(r#""seed":9223372036854775808"#, "seed", int_max, "but got 9223372036854775808"),
+        // 2^64 and 2^70: what is told is what was sent, never other digits.
+        with(
+            r#""seed":18446744073709551616"#,
+            "seed",
+            int_max,
+            "<= 9223372036854775807, but got an integer of more than 64 bits instead",
+        ),
+        with(
+            r#""max_tokens":1180591620717411303424"#,
+            "max_tokens",
+            int_max,
+            "but got an integer of more than 64 bits instead",
+        ),
+        with(
+            r#""seed":-99999999999999999999999"#,
+            "seed",
+            int_min,
+            ">= -9223372036854775808, but got an integer of more than 64 bits instead",
+        ),
+        with(r#""user":1180591620717411303424"#, "user", "invalid_type", "but got an integer"),
+        with(
+            r#""temperature":1180591620717411303424"#,
+            "temperature",
+            dec_max,
+            "1.1805916207174113e21",
+        ),
         with(r#""stop":["a","b","c","d","e"]"#, "stop", "array_above_max_length", "length 5"),
         with(r#""stop":"""#, "stop", "empty_string", "empty string"),
         with(r#""stop":["a",""]"#, "stop[1]", "empty_string", "empty string"),

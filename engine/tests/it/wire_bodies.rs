@@ -155,6 +155,11 @@ fn a_long_prompt_is_refused_in_the_words_that_clients_know() {
     assert!(both.starts_with("This model's maximum context length is 4096 tokens."), "{both}");
     assert!(both.contains("4100") && both.contains("4000 in the messages"), "{both}");
     assert!(both.contains("100 in the completion"), "{both}");
+    // It does not contradict itself, and speaks of what was sent.
+    let full = ApiError::context_length_exceeded_by("input", 4096, 4096, None);
+    assert_eq!(full.param.as_deref(), Some("input"));
+    let words = "your input resulted in 4096 tokens, which leaves none for an answer.";
+    assert!(full.message.contains(words), "{full}");
 }
 
 #[test]

@@ -52,6 +52,9 @@ fn other_prompts_are_refused_where_they_are_wrong() {
     refused(r#""prompt":[5,1.5]"#, "prompt[1]", Some("invalid_type"));
     refused(r#""prompt":[5,-1]"#, "prompt[1]", Some("integer_below_min_value"));
     refused(r#""prompt":[[1],[2,4294967296]]"#, "prompt[1][1]", Some("integer_above_max_value"));
+    // 2^64, and below -2^63.
+    refused(r#""prompt":[1,18446744073709551616]"#, "prompt[1]", Some("integer_above_max_value"));
+    refused(r#""prompt":[-9223372036854775809]"#, "prompt[0]", Some("integer_below_min_value"));
     let many = format!(r#""prompt":[{}"a"]"#, r#""a","#.repeat(1024));
     refused(&many, "prompt", Some("array_above_max_length"));
     let very_many = format!(r#""prompt":[{}"a"]"#, r#""a","#.repeat(5000));

@@ -3,10 +3,10 @@
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::embeddings::{EmbeddingRequest, Encoding, write_body, write_vector};
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::generate::{self, GenerateRequest};
+use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids};
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::lora::{LoadAdapter, UnloadAdapter};
-use llmsim_engine::wire::usage::{FinishReason, Usage};
+use llmsim_engine::wire::usage::Usage;
 
 #[track_caller]
 fn check(result: Result<(), ApiError>, param: &str, code: Option<&str>) {
@@ -88,13 +88,16 @@ fn generate_takes_texts_or_ids_and_sampling_params() {
             "temperature":0,"top_k":-1,"n":2,"sampling_seed":9}}"#,
     );
     assert_eq!(request.prompts, [Input::Ids(vec![1, 2])]);
-    assert_eq!((request.id.as_deref(), request.model.as_deref()), (Some("r"), Some("l")));
+    assert_eq!((&request.ids, request.model.as_deref()), (&Ids::One("r".into()), Some("l")));
     let sampling = &request.sampling;
     assert_eq!((sampling.max_tokens, sampling.min_tokens), (Tokens::new(5), Tokens::new(2)));
     assert_eq!((sampling.choices, sampling.seed), (2, Some(9)));
     assert!(sampling.ignore_eos && request.stream && !request.is_batch);
     assert!(parse(r#"{"text":["a"]}"#).is_batch);
-    assert_eq!(parse(r#"{"input_ids":[[1],[2,3]],"rid":["x","y"]}"#).prompts.len(), 2);
+    let request = parse(r#"{"input_ids":[[1],[2,3]],"rid":["x","y"]}"#);
+    assert_eq!(request.prompts.len(), 2);
+    assert_eq!(request.ids, Ids::Each(vec!["x".into(), "y".into()]));
+    assert_eq!(parse(r#"{"text":"a","rid":""}"#).ids, Ids::Ours);
 }
 
 #[test]
@@ -105,6 +108,9 @@ fn generate_refuses_what_it_cannot_do() {
         (r#"{"text":""}"#, "text", Some("empty_string")),
         (r#"{"text":["a",""]}"#, "text[1]", Some("empty_string")),
         (r#"{"text":"a","image_data":"x"}"#, "image_data", Some("invalid_value")),
+        (r#"{"text":"a","rid":["x"]}"#, "rid", Some("invalid_type")),
+        (r#"{"text":["a","b"],"rid":["x"]}"#, "rid", None),
+        (r#"{"text":["a","b"],"rid":["x",5]}"#, "rid[1]", Some("invalid_type")),
         (r#"{"text":"a","sampling_params":[{}]}"#, "sampling_params", Some("invalid_value")),
         (
             r#"{"text":"a","sampling_params":{"max_new_tokens":0}}"#,
@@ -130,22 +136,25 @@ fn generate_tells_text_and_counts() {
         ..Usage::default()
     };
     let said = |out: &mut Vec<u8>| out.extend_from_slice(b"a b");
-    let body = |index, finish| {
+    let body = |index, end| {
         let mut out = Vec::new();
-        generate::write("r", index, said, finish, &usage, &mut out);
+        generate::write("r", index, said, end, &usage, &mut out);
         text(out)
     };
     let start = r#"{"text":"a b","meta_info":{"id":"r","finish_reason":"#;
     let end =
         r#","prompt_tokens":3,"completion_tokens":5,"cached_tokens":2,"weight_version":"default"}"#;
     assert_eq!(body(None, None), format!("{start}null{end}}}"));
-    let stop = r#"{"type":"stop","matched":null}"#;
+    // SGLang's FINISH_MATCHED_STR, FINISH_MATCHED_TOKEN and FINISH_LENGTH (schedule_batch.py).
+    let stop = r#"{"type":"stop","matched":"\"fox\""}"#;
     assert_eq!(
-        body(Some(4), Some(FinishReason::Stop)),
+        body(Some(4), Some(End::Text("\"fox\""))),
         format!(r#"{start}{stop}{end},"index":4}}"#)
     );
+    let natural = r#"{"type":"stop","matched":151645}"#;
+    assert_eq!(body(None, Some(End::Token(151_645))), format!("{start}{natural}{end}}}"));
     let length = r#"{"type":"length","length":5}"#;
-    assert_eq!(body(None, Some(FinishReason::Length)), format!("{start}{length}{end}}}"));
+    assert_eq!(body(None, Some(End::Length)), format!("{start}{length}{end}}}"));
 }
 
 #[test]

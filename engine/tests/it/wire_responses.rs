@@ -4,7 +4,7 @@ use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::Role;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::responses::frames::{
-    FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought, write_error,
+    Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought, write_error,
 };
 use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
 use llmsim_engine::wire::tools::Choice;
@@ -131,12 +131,24 @@ fn wrong_requests_are_told_what_and_where() {
         Some("missing_required_parameter"),
     );
     with(r#""truncation":"some""#, "truncation", Some("invalid_value"));
+    // What chat checks is checked here, too.
+    with(r#""min_tokens":30,"max_output_tokens":4"#, "min_tokens", None);
+    with(r#""repetition_penalty":0"#, "repetition_penalty", Some("invalid_value"));
+    with(r#""presence_penalty":"x""#, "presence_penalty", Some("invalid_type"));
+    with(r#""frequency_penalty":3"#, "frequency_penalty", Some("decimal_above_max_value"));
+    with(r#""logit_bias":[]"#, "logit_bias", Some("invalid_type"));
+    with(r#""include_reasoning":1"#, "include_reasoning", Some("invalid_type"));
+    let long = format!(r#""request_id":"{}""#, "r".repeat(129));
+    with(&long, "request_id", Some("string_above_max_length"));
     with(r#""temperature":5"#, "temperature", Some("decimal_above_max_value"));
+}
+
+fn echo(members: &str) -> String {
+    String::from_utf8(taken(members).echo).unwrap()
 }
 
 #[test]
 fn a_response_repeats_the_settings_of_its_request() {
-    let echo = |members: &str| String::from_utf8(taken(members).echo).unwrap();
     assert_eq!(
         echo(r#""input":"x""#),
         concat!(
@@ -152,6 +164,19 @@ fn a_response_repeats_the_settings_of_its_request() {
         r#""input":"x","temperature":0.5,"top_p":1,"metadata":{"a":"b\n"},"instructions":"\u00e9",
            "tools":[{"type":"function","name":"f","parameters":{"a":[1,2.5,1e300,null,true]}}]"#,
     );
+    // An object has all of OpenAI's members, whichever of them were sent; and the tier is the one that
+    // served, which `auto` and `flex` are not.
+    let partial = self::echo(
+        r#""input":"x","text":{"verbosity":"low"},"reasoning":{"effort":"low","x":1},
+           "service_tier":"flex""#,
+    );
+    for member in [
+        r#","text":{"format":{"type":"text"},"verbosity":"low"},"#,
+        r#","reasoning":{"effort":"low","summary":null,"x":1},"#,
+        r#","service_tier":"default","#,
+    ] {
+        assert!(partial.contains(member), "{member}: {partial}");
+    }
     for member in [
         r#","temperature":0.5,"#,
         r#","top_p":1,"#,
@@ -226,7 +251,7 @@ fn a_stream_of_text_is_ten_kinds_of_events_numbered_without_gaps() {
     let done = response(
         "completed",
         &format!(
-            r#""output":[{message}],"usage":{{"input_tokens":8,"input_tokens_details":{{"cached_tokens":4}},"output_tokens":3,"output_tokens_details":{{"reasoning_tokens":1}},"total_tokens":11}}"#
+            r#""output":[{message}],"usage":{{"input_tokens":8,"input_tokens_details":{{"cached_tokens":4,"cache_write_tokens":0}},"output_tokens":3,"output_tokens_details":{{"reasoning_tokens":1}},"total_tokens":11}}"#
         ),
     );
     let expected = [
@@ -261,7 +286,7 @@ fn names_of(kind: ItemKind<'_>) -> Vec<String> {
     item.delta(0, b"a", &mut out);
     item.delta(1, b"b", &mut out);
     item.close(2, Status::Completed, |out| out.extend_from_slice(b"ab"), &mut out);
-    head.end(Status::Incomplete, item.after(2), |_| {}, &USAGE, &mut out);
+    head.end(Status::Incomplete(Cut::MaxOutputTokens), item.after(2), |_| {}, &USAGE, &mut out);
     let events = payloads(&out);
     check_sequence(&events);
     let name = |event: &String| event.split('"').nth(3).unwrap().replace("response.", "");
@@ -328,7 +353,7 @@ fn items_are_whole_objects_at_their_end() {
         r#"{"id":"fc_1_3","type":"function_call","call_id":"call_1","name":"f","arguments":"{\"x\":1}","status":"completed"}"#
     );
     assert_eq!(
-        object(ItemKind::Reasoning(Thought::Summary), Status::Incomplete),
+        object(ItemKind::Reasoning(Thought::Summary), Status::Incomplete(Cut::MaxOutputTokens)),
         r#"{"id":"rs_1_3","type":"reasoning","summary":[{"type":"summary_text","text":"{\"x\":1}"}],"content":[],"encrypted_content":null,"status":"incomplete"}"#
     );
     assert_eq!(

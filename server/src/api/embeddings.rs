@@ -56,7 +56,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let nothing = Arc::new(PieceTable::new(String::new()));
     for (index, input) in request.inputs.iter().enumerate() {
         let (text, counted) = intake::plain(served, (model, &request.model), None, input, "");
-        if counted.tokens.get() >= model.context.get() {
+        if counted.tokens > model.context {
             return Err(intake::too_long(model, counted.tokens, None, "input"));
         }
         let vector = embedding::embed(&request.model, tokenizer::pieces(&text), dimensions);
@@ -67,7 +67,9 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
         let script = Script::from_table("embedding".into(), Arc::clone(&nothing));
         let one = Tokens::new(1);
         let limits = Limits {
-            prompt: counted.tokens,
+            // An embedding is no token, so its input may fill the context; the job that stands for it
+            // has one, and is a token shorter then.
+            prompt: counted.tokens.min(Tokens::new(model.context.get().saturating_sub(1))),
             max_tokens: one,
             min_tokens: Tokens::ZERO,
             ignore_eos: false,

@@ -9,7 +9,7 @@ use llmsim_engine::text::output::Output;
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::generate::{self, GenerateRequest};
+use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids};
 use llmsim_engine::wire::sse::DONE;
 use llmsim_engine::wire::usage::FinishReason;
 
@@ -25,8 +25,10 @@ use crate::served::Served;
 /// How SGLang frames an answer.
 #[derive(Debug)]
 pub(crate) struct Generate {
-    /// Of the only lane; those of several have their number behind it.
-    id: String,
+    /// Of each lane.
+    ids: Box<[Box<str>]>,
+    /// The token that ends a turn.
+    end: u32,
     /// The body is a list, and events say which lane they are of.
     is_list: bool,
 }
@@ -39,7 +41,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = GenerateRequest::parse(body)?;
     let first = || served.first_model().name.as_str();
     let name = request.model.as_deref().unwrap_or_else(first);
@@ -72,15 +74,15 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             chains.push(counted.chain.clone());
         }
     }
-    naming.asked("", request.id.as_deref());
     let is_list = request.is_batch || lanes.len() > 1;
+    let ids = ids(&request.ids, &naming.id, lanes.len(), sampling.choices as usize, is_list);
     let answer = Answer {
         model: place,
         is_stream: request.stream,
         wants_timing: naming.wants_timing,
         priority: 0,
         lanes: Lanes::of(lanes).expect("a request has at least one prompt and one choice"),
-        format: Format::Generate(Generate { id: naming.id, is_list }),
+        format: Format::Generate(Generate { ids, end: model.tokenizer.end_of_turn(), is_list }),
         served: Arc::clone(served),
         adapter: intake::lease(served, model, name),
     };
@@ -91,6 +93,25 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         keeps_match: sampling.include_stop,
         min_tokens: sampling.min_tokens,
     })
+}
+
+/// The ids of all lanes: the client's `rid`, which in SGLang no header overrules, or ours.
+fn ids(
+    asked: &Ids<'_>,
+    ours: &str,
+    lanes: usize,
+    choices: usize,
+    is_list: bool,
+) -> Box<[Box<str>]> {
+    let id = |lane: usize| match asked {
+        Ids::Each(ids) if choices == 1 => ids[lane].as_ref().into(),
+        Ids::Each(ids) => format!("{}_{}", ids[lane / choices], lane % choices).into(),
+        Ids::One(id) if is_list => format!("{id}_{lane}").into(),
+        Ids::One(id) => id.as_ref().into(),
+        Ids::Ours if is_list => format!("{ours}_{lane}").into(),
+        Ids::Ours => ours.into(),
+    };
+    (0..lanes).map(id).collect()
 }
 
 impl Generate {
@@ -151,9 +172,14 @@ impl Generate {
         let text = |out: &mut Vec<u8>| {
             (0..progress.released.get()).for_each(|k| out.extend_from_slice(output.escaped(k)));
         };
-        let finish = progress.finish.map(|finish| answer.lanes[lane].reason(Some(finish)));
+        let of = &answer.lanes[lane];
+        let end = progress.finish.map(|finish| match of.stopped_by(Some(finish)) {
+            Some(text) => End::Text(text),
+            None if of.reason(Some(finish)) == FinishReason::Length => End::Length,
+            None => End::Token(self.end),
+        });
         let index = (self.is_list && answer.is_stream)
             .then(|| u32::try_from(lane).expect("lanes are counted in 16 bits"));
-        generate::write(&self.id, index, text, finish, &usage, out);
+        generate::write(&self.ids[lane], index, text, end, &usage, out);
     }
 }

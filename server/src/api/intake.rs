@@ -97,18 +97,19 @@ pub(super) struct Naming {
     pub(super) request_id: RequestId,
 }
 
+/// Answers that are kept by their ids. A header that gateways and retries send again must not name
+/// them, and neither OpenAI nor vLLM lets it.
+const KEPT: &str = "resp_";
+
 /// The header with which a client asks when things happened.
 const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
 
 impl Naming {
     fn new(io: &Io, head: &Head, id: &RequestId, prefix: &str) -> Self {
+        let is_final = id.from_client && prefix != KEPT;
         Self {
-            id: if id.from_client {
-                format!("{prefix}{}", id.as_str())
-            } else {
-                io.make_id(prefix)
-            },
-            is_final: id.from_client,
+            id: if is_final { format!("{prefix}{}", id.as_str()) } else { io.make_id(prefix) },
+            is_final,
             created: clock::unix_seconds(),
             wants_timing: head::text(&head.headers, TIMING) == Some("1"),
             request_id: id.clone(),
@@ -239,9 +240,7 @@ pub(super) fn too_long(
     field: &'static str,
 ) -> ApiError {
     let (context, asked) = (model.context.get(), asked.map(Tokens::get));
-    let mut error = ApiError::context_length_exceeded(context, prompt.get(), asked);
-    error.param = Some(Cow::Borrowed(field));
-    error
+    ApiError::context_length_exceeded_by(field, context, prompt.get(), asked)
 }
 
 /// A prompt that was counted.

@@ -7,21 +7,21 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use llmsim_engine::sim::Finish;
 use llmsim_engine::text::output::{Kind, Output};
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{Message, Role};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::responses::frames::{
-    FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought,
+    Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought,
 };
 use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
+use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Limits, Progress};
 use super::chat::append_timing;
 use super::intake::{self, Naming};
 use super::words::{self, Facts, Places};
-use crate::api::{self, Reply};
+use crate::api::{self, Reply, probes};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -39,9 +39,25 @@ pub(crate) struct ResponsesFormat {
     id: String,
     head: ResponseHead,
     /// One for each part of the answer.
-    items: Box<[Item]>,
+    items: Box<[Place]>,
     /// What was said before, if the response is to be kept: until it is.
     turns: RefCell<Option<Vec<Turn>>>,
+}
+
+/// Where a part of the answer stands among the events.
+#[derive(Debug)]
+struct Place {
+    /// None for what was thought and is not to be sent.
+    item: Option<Item>,
+    /// The number of the first event of it, or after it.
+    first: u32,
+}
+
+impl Place {
+    /// The number of the first event after it, if it has so many deltas.
+    fn after(&self, deltas: u32) -> u32 {
+        self.item.as_ref().map_or(self.first, |item| item.after(deltas))
+    }
 }
 
 /// Answers a request for a response.
@@ -53,8 +69,15 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 }
 
 /// `GET /v1/responses/{id}`.
-pub(crate) fn get(served: &Served, id: &str) -> Response {
+pub(crate) fn get(served: &Served, head: &Head, id: &str) -> Response {
+    let is_yes = |value: &str| ["true", "1"].contains(&value.to_ascii_lowercase().as_str());
     match served.stored().get(id) {
+        // A client that waits for events would find none in an object, and say nothing of it.
+        Some(_) if probes::query(head, "stream").any(is_yes) => {
+            let why = "only responses that were made in the background can be streamed again, and \
+                       none are made so here. Leave 'stream' out to get the whole response.";
+            api::error(&ApiError::invalid_value("stream", why))
+        }
         Some(stored) => Response::json(200, stored.body.to_vec()),
         None => api::error(&ApiError::response_not_found(id)),
     }
@@ -101,7 +124,12 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let head = ResponseHead::new(&naming.id, naming.created, &request.model, &request.echo);
-    let items = items(&naming.id, &lane.output, request.summarizes);
+    let shown = match (request.include_reasoning, request.summarizes) {
+        (false, _) => None,
+        (true, true) => Some(Thought::Summary),
+        (true, false) => Some(Thought::Text),
+    };
+    let items = items(&naming.id, &lane.output, shown);
     let answer = Answer {
         model: number,
         is_stream: request.stream,
@@ -151,22 +179,23 @@ fn turns(served: &Served, request: &ResponsesRequest<'_>) -> Result<Vec<Turn>, A
 
 /// The items of an answer's parts. Their events are numbered as if all were said; what a limit or a
 /// stop string cuts off comes after what was said.
-fn items(id: &str, output: &Output, summarizes: bool) -> Box<[Item]> {
+fn items(id: &str, output: &Output, shown: Option<Thought>) -> Box<[Place]> {
     let suffix = id.strip_prefix(PREFIX).unwrap_or(id);
-    let mut next = FIRST_SEQUENCE;
-    let item = |(index, part): (usize, &llmsim_engine::text::output::Part)| {
+    let (mut index, mut next) = (0, FIRST_SEQUENCE);
+    let place = |part: &llmsim_engine::text::output::Part| {
         let kind = match &part.kind {
-            Kind::Content => ItemKind::Text,
-            Kind::Refusal => ItemKind::Refusal,
-            Kind::Reasoning if summarizes => ItemKind::Reasoning(Thought::Summary),
-            Kind::Reasoning => ItemKind::Reasoning(Thought::Text),
-            Kind::ToolCall(call) => ItemKind::Call { id: &call.id, name: &call.name },
+            Kind::Content => Some(ItemKind::Text),
+            Kind::Refusal => Some(ItemKind::Refusal),
+            Kind::Reasoning => shown.map(ItemKind::Reasoning),
+            Kind::ToolCall(call) => Some(ItemKind::Call { id: &call.id, name: &call.name }),
         };
-        let item = Item::new(suffix, index, kind, next);
-        next = item.after(part.script.len().get() - silent(&part.kind));
-        item
+        let item = kind.map(|kind| Item::new(suffix, index, kind, next));
+        let place = Place { first: next, item };
+        index += usize::from(place.item.is_some());
+        next = place.after(part.script.len().get() - silent(&part.kind));
+        place
     };
-    output.parts().enumerate().map(item).collect()
+    output.parts().map(place).collect()
 }
 
 /// Tokens at the beginning of a part that have no delta: the name of a tool.
@@ -184,12 +213,12 @@ impl ResponsesFormat {
     pub(crate) fn token(&self, answer: &Answer, k: u32, out: &mut Vec<u8>) {
         let output = &answer.lanes.first().output;
         let spot = output.locate(k);
-        let item = &self.items[spot.part];
+        if let Some(before) = spot.part.checked_sub(1).filter(|_| spot.token == 0) {
+            let whole = output.part(before).script.len();
+            self.close_item(output, before, whole, Status::Completed, out);
+        }
+        let Some(item) = &self.items[spot.part].item else { return };
         if spot.token == 0 {
-            if let Some(before) = spot.part.checked_sub(1) {
-                let whole = output.part(before).script.len();
-                self.close_item(output, before, whole, Status::Completed, out);
-            }
             item.open(out);
         }
         let silent = silent(&output.part(spot.part).kind);
@@ -205,11 +234,11 @@ impl ResponsesFormat {
         let output = &answer.lanes.first().output;
         let last = output.locate(progress.released.get().saturating_sub(1)).part;
         let said = output.said_of(last, progress.released);
-        let status = status(progress);
+        let status = status(answer, progress);
         self.close_item(output, last, said, status, out);
         let deltas = said.get() - silent(&output.part(last).kind).min(said.get());
         let usage = answer.usage_of(0, progress.released, progress.cached);
-        let items = |out: &mut Vec<u8>| self.output(output, progress, out);
+        let items = |out: &mut Vec<u8>| self.output(answer, progress, out);
         self.head.end(status, self.items[last].after(deltas), items, &usage, out);
     }
 
@@ -243,7 +272,9 @@ impl ResponsesFormat {
             let turn = Turn { role: Role::Assistant, content: text.into() };
             // What was thought is no part of later turns.
             let turn = (part.kind != Kind::Reasoning).then_some(turn);
-            items.push((self.items[at].id().into(), turn.clone()));
+            if let Some(item) = &self.items[at].item {
+                items.push((item.id().into(), turn.clone()));
+            }
             turns.extend(turn);
         }
         let body = self.object(answer, progress);
@@ -252,26 +283,27 @@ impl ResponsesFormat {
     }
 
     fn object(&self, answer: &Answer, progress: &Progress) -> Vec<u8> {
-        let output = &answer.lanes.first().output;
         let usage = answer.usage_of(0, progress.released, progress.cached);
         let mut body = Vec::with_capacity(2048 + 6 * progress.released.get() as usize);
-        let items = |out: &mut Vec<u8>| self.output(output, progress, out);
-        self.head.object(status(progress), items, Some(&usage), &mut body);
+        let items = |out: &mut Vec<u8>| self.output(answer, progress, out);
+        self.head.object(status(answer, progress), items, Some(&usage), &mut body);
         body
     }
 
     /// All items of which something was said.
-    fn output(&self, output: &Output, progress: &Progress, out: &mut Vec<u8>) {
-        for (at, item) in self.items.iter().enumerate().take(output.part_count()) {
+    fn output(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {
+        let output = &answer.lanes.first().output;
+        let mut is_first = true;
+        for (at, place) in self.items.iter().enumerate().take(output.part_count()) {
             let said = output.said_of(at, progress.released);
             if said == Tokens::ZERO {
                 break;
             }
-            if at > 0 {
+            let Some(item) = &place.item else { continue };
+            if !std::mem::take(&mut is_first) {
                 out.push(b',');
             }
-            let is_whole = said >= output.part(at).script.len();
-            let status = if is_whole { Status::Completed } else { status(progress) };
+            let status = status_of(output, at, said, status(answer, progress));
             item.object(Some(status), text_of(output, at, said), out);
         }
     }
@@ -284,11 +316,19 @@ impl ResponsesFormat {
         status: Status,
         out: &mut Vec<u8>,
     ) {
+        let Some(item) = &self.items[at].item else { return };
         let silent = silent(&output.part(at).kind);
         let deltas = said.get().saturating_sub(silent);
-        let status = if said >= output.part(at).script.len() { Status::Completed } else { status };
-        self.items[at].close(deltas, status, text_of(output, at, said), out);
+        item.close(deltas, status_of(output, at, said, status), text_of(output, at, said), out);
     }
+}
+
+/// The status of an item of which so many tokens were said, in a response with this one. Whatever cut
+/// the response off cut its last part, also where that went on beyond its script.
+fn status_of(output: &Output, at: usize, said: Tokens, response: Status) -> Status {
+    let is_last = at + 1 == output.part_count();
+    let is_whole = said >= output.part(at).script.len();
+    if is_whole && !is_last { Status::Completed } else { response }
 }
 
 /// Appends the text of a part's first `said` tokens as JSON string content.
@@ -299,10 +339,11 @@ fn text_of(output: &Output, at: usize, said: Tokens) -> impl Fn(&mut Vec<u8>) {
     move |out| range.clone().for_each(|k| out.extend_from_slice(output.escaped(k)))
 }
 
-fn status(progress: &Progress) -> Status {
-    match progress.finish {
-        Some(Finish::Stop) => Status::Completed,
-        Some(Finish::Length) | None => Status::Incomplete,
+fn status(answer: &Answer, progress: &Progress) -> Status {
+    match answer.lanes.first().reason(progress.finish) {
+        FinishReason::Stop | FinishReason::ToolCalls => Status::Completed,
+        FinishReason::Length => Status::Incomplete(Cut::MaxOutputTokens),
+        FinishReason::ContentFilter => Status::Incomplete(Cut::ContentFilter),
     }
 }
 
@@ -316,7 +357,7 @@ mod tests {
         let format = Format::Responses(ResponsesFormat {
             id: "resp_1".to_owned(),
             head: ResponseHead::new("resp_1", 0, "m", b""),
-            items: items("resp_1", &output, true),
+            items: items("resp_1", &output, Some(Thought::Summary)),
             turns: RefCell::new(turns),
         });
         let answer = answer(output, limit, format);
@@ -395,7 +436,7 @@ mod tests {
             r#"{"type":"output_text","annotations":[],"logprobs":[],"text":"I look."}]},"#,
             r#"{"id":"fc_1_2","type":"function_call","call_id":"call_1","name":"weather","#,
             r#""arguments":"{\"city\": \"Oslo\"}","status":"completed"}],"usage":{"input_tokens":8,"#,
-            r#""input_tokens_details":{"cached_tokens":4}"#
+            r#""input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0}"#
         );
         assert!(body.contains(output), "{body}");
         assert!(body.contains(r#""output_tokens_details":{"reasoning_tokens":2}"#), "{body}");

@@ -177,24 +177,19 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
-    /// The most characters of a client's id that are kept.
+    /// The most characters of a client's id.
     const LONGEST: usize = 128;
 
-    /// Takes the client's id over, without what does not belong into a header or a JSON string;
-    /// makes one if nothing is left of it.
+    /// Takes the client's id as it is: printable ASCII, of at most [`Self::LONGEST`] characters. In place
+    /// of any other it makes one: an id that was changed would be nobody's.
     pub(crate) fn new(sent: Option<&[u8]>, ids: &mut Ids) -> Self {
-        let fit = |byte: &&u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
-        let text: String = sent
-            .unwrap_or_default()
-            .iter()
-            .filter(fit)
-            .take(Self::LONGEST)
-            .map(|&byte| char::from(byte))
-            .collect();
-        if text.is_empty() {
-            Self { text: ids.next("req_"), from_client: false }
-        } else {
-            Self { text, from_client: true }
+        let is_fit = |byte: &u8| (b' '..=b'~').contains(byte);
+        let sent = sent.map(<[u8]>::trim_ascii).filter(|sent| sent.iter().all(is_fit));
+        match sent.and_then(|sent| std::str::from_utf8(sent).ok()) {
+            Some(text) if (1..=Self::LONGEST).contains(&text.len()) => {
+                Self { text: text.to_owned(), from_client: true }
+            }
+            _ => Self { text: ids.next("req_"), from_client: false },
         }
     }
 
@@ -273,16 +268,18 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_id_is_echoed_without_what_could_break_a_header() {
+    fn a_clients_id_is_echoed_as_it_came_or_not_at_all() {
         let mut ids = Ids::new(1);
-        let id = RequestId::new(Some(b"ab-1\r\nset-cookie: x\xff\""), &mut ids);
-        assert_eq!(id.as_str(), "ab-1set-cookie:x");
-        assert!(id.from_client);
-        let made = RequestId::new(Some(b" \t"), &mut ids);
-        assert!(made.as_str().starts_with("req_") && !made.from_client);
+        let (whole, long) = ([b'a'; 128], [b'a'; 129]);
+        for fit in [b"ab-1".as_slice(), b"a b c", br#"{"a":1}"#, br"a\b", b"~", &whole] {
+            let id = RequestId::new(Some(fit), &mut ids);
+            assert_eq!((id.as_str().as_bytes(), id.from_client), (fit, true));
+        }
+        for unfit in [b" \t".as_slice(), b"a\r\nset-cookie: x", b"a\xff", "é".as_bytes(), &long] {
+            let id = RequestId::new(Some(unfit), &mut ids);
+            assert!(id.as_str().starts_with("req_") && !id.from_client, "{unfit:?}");
+        }
         assert_ne!(RequestId::new(None, &mut ids), RequestId::new(None, &mut ids));
-        let long = RequestId::new(Some(&[b'a'; 1000]), &mut ids);
-        assert_eq!(long.as_str().len(), 128);
     }
 
     #[test]

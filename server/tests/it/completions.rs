@@ -286,17 +286,47 @@ fn inputs_that_cannot_be_embedded_are_refused() {
     }
 }
 
+/// An embedding makes no token: vLLM's pooling models take as many as their context has.
+#[test]
+fn an_input_may_fill_the_context_and_not_be_longer() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (words, status) in [(4096, 200), (4097, 400)] {
+        // A token each.
+        let input = ["word"; 5000][..words].join(" ");
+        client.post("/v1/embeddings", &format!(r#"{{"model":"batched","input":"{input}"}}"#));
+        let answer = client.response();
+        assert_eq!(answer.status, status, "{}", answer.text());
+        match status {
+            200 => has(&answer, r#""usage":{"prompt_tokens":4096,"total_tokens":4096}"#),
+            _ => has(&answer, "your input resulted in 4097 tokens. Please reduce"),
+        }
+    }
+}
+
 #[test]
 fn sglangs_generate_tells_all_the_text_so_far() {
     let server = fixture::start();
     let mut client = Client::new(&server);
+    let turn = r#"{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}"#;
+    client.post("/tokenize", turn);
+    let turn = client.response();
+    let (_, tokens) = turn.text().split_once(r#""tokens":["#).unwrap();
+    let end = tokens.split_once(']').unwrap().0.rsplit(',').next().unwrap().to_owned();
     let mut ask = |body: &str| {
         client.post("/generate", body);
         client.response()
     };
     let whole = ask(r#"{"text":"x","rid":"mine"}"#);
     has(&whole, &format!(r#"{{"text":"{DEFAULT_TEXT}","meta_info":{{"id":"mine","#));
-    has(&whole, r#""finish_reason":{"type":"stop","matched":null},"prompt_tokens":1,"#);
+    // The id of the token that ends a turn, as /tokenize gives it.
+    has(
+        &whole,
+        &format!(r#""finish_reason":{{"type":"stop","matched":{end}}},"prompt_tokens":1,"#),
+    );
+    let stopped = ask(r#"{"text":"x","sampling_params":{"stop":["three"]}}"#);
+    has(&stopped, r#"{"text":"One two ","meta_info":"#);
+    has(&stopped, r#""finish_reason":{"type":"stop","matched":"three"}"#);
     let streamed = ask(
         r#"{"text":"x","stream":true,"model":"batched","sampling_params":{"max_new_tokens":2}}"#,
     );
@@ -310,6 +340,27 @@ fn sglangs_generate_tells_all_the_text_so_far() {
     let batch = ask(r#"{"text":["x","quotes"],"sampling_params":{"max_new_tokens":1}}"#);
     assert!(batch.text().starts_with(r#"[{"text":"One","#), "{}", batch.text());
     has(&batch, r#"},{"text":"She","#);
+    // Each has an id of its own (SGLang's io_struct.py, `_normalize_rid`).
+    for (members, ids) in [
+        (r#""text":["x","quotes"],"rid":"r""#, ["r_0", "r_1"]),
+        (r#""text":["x","quotes"],"rid":["a","b"]"#, ["a", "b"]),
+        (r#""text":"x","rid":"r","sampling_params":{"n":2}"#, ["r_0", "r_1"]),
+        (r#""text":["x"],"rid":["a"],"sampling_params":{"n":2}"#, ["a_0", "a_1"]),
+    ] {
+        for stream in [false, true] {
+            let answer = ask(&format!(r#"{{{members},"stream":{stream}}}"#));
+            for id in ids {
+                has(
+                    &answer,
+                    &format!(r#""meta_info":{{"id":"{id}","finish_reason":{{"type":"stop""#),
+                );
+            }
+        }
+    }
+    let unnamed = ask(r#"{"text":["x","quotes"]}"#);
+    let of: Vec<&str> = unnamed.text().split(r#""meta_info":{"id":""#).skip(1).collect();
+    let [one, other] = of[..] else { panic!("{}", unnamed.text()) };
+    assert_ne!(one.split_once('"').unwrap().0, other.split_once('"').unwrap().0);
     assert_eq!(ask(r#"{"text":"x","sampling_params":{"n":0}}"#).status, 400);
 }
 

@@ -33,6 +33,10 @@ responses:
   - id: no
     match: { exact: ["no"] }
     refusal: "I cannot help with that."
+  - id: withheld
+    match: { exact: [withheld] }
+    content: "One two"
+    finish_reason: content_filter
   - id: pirate
     match: { system: pirate }
     content: "Arr."
@@ -232,4 +236,55 @@ fn what_is_thought_and_refused_has_its_own_form_everywhere() {
     has(&pirate, r#""text":"Arr.""#);
     let pirate = response(&mut client, r#""input":"x","instructions":"Be a pirate.""#);
     has(&pirate, r#""text":"Arr."}]"#);
+}
+
+/// OpenAI's `incomplete_details.reason` has two values, and its last event is `response.incomplete`.
+#[test]
+fn what_is_withheld_is_an_incomplete_response() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let whole = response(&mut client, r#""input":"withheld""#);
+    let status = r#""status":"incomplete","incomplete_details":{"reason":"content_filter"}"#;
+    has(&whole, status);
+    has(&whole, r#""type":"message","status":"incomplete","role":"assistant""#);
+    let streamed = response(&mut client, r#""input":"withheld","stream":true"#);
+    let last = streamed.text().split_terminator("\n\n").last().unwrap().to_owned();
+    assert!(last.starts_with("event: response.incomplete\n"), "{last}");
+    assert!(last.contains(status), "{last}");
+    let user = r#""messages":[{"role":"user","content":"withheld"}]"#;
+    has(&message(&mut client, user), r#""stop_reason":"refusal""#);
+    let chat = client.chat(&format!(r#"{{"model":"m",{user}}}"#));
+    has(&chat, r#""finish_reason":"content_filter""#);
+}
+
+/// vLLM's `include_reasoning: false` leaves the reasoning items out (responses/serving.py).
+#[test]
+fn a_response_without_its_reasoning_has_no_item_of_it_and_no_gap() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let whole = response(&mut client, r#""input":"think","include_reasoning":false"#);
+    has(&whole, r#""output":[{"id":"msg_"#);
+    has(&whole, r#""text":"Yes."}]}],"usage""#);
+    assert!(!whole.text().contains("Hm"), "{}", whole.text());
+    // It is counted all the same.
+    has(&whole, r#""output_tokens":8,"output_tokens_details":{"reasoning_tokens":6}"#);
+    for (limit, items) in [(100, 1), (3, 0)] {
+        let streamed = response(
+            &mut client,
+            &format!(
+                r#""input":"think","include_reasoning":false,"stream":true,"max_output_tokens":{limit}"#
+            ),
+        );
+        let events: Vec<&str> = streamed.text().split_terminator("\n\n").collect();
+        for (at, event) in events.iter().enumerate() {
+            assert!(event.ends_with(&format!(r#","sequence_number":{at}}}"#)), "{event}");
+            assert!(!event.contains("reasoning_text"), "{event}");
+        }
+        let added = events.iter().filter(|event| event.contains("output_item.added")).count();
+        assert_eq!(added, items, "{events:#?}");
+        assert_eq!(events.len(), 3 + items * (2 + 2 + 3));
+        if items == 1 {
+            assert!(events[2].contains(r#""output_index":0,"#), "{}", events[2]);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! OpenAI's `POST /v1/responses`, and what is kept of it.
 
-use crate::client::{Client, Response};
+use crate::client::{Client, Response, post};
 use crate::fixture::{self, DEFAULT_TEXT};
 
 fn ask(client: &mut Client, members: &str) -> Response {
@@ -29,7 +29,10 @@ fn a_whole_response() {
         has(&answer, r#""object":"response""#);
         has(&answer, r#""status":"completed","incomplete_details":null"#);
         has(&answer, &format!(r#""text":"{DEFAULT_TEXT}"}}]}}],"usage""#));
-        has(&answer, r#""usage":{"input_tokens":8,"input_tokens_details":{"cached_tokens":0}"#);
+        has(
+            &answer,
+            r#""usage":{"input_tokens":8,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0}"#,
+        );
         has(&answer, r#""output_tokens":8,"#);
     }
 }
@@ -136,7 +139,10 @@ fn a_response_can_be_had_again_continued_and_deleted() {
                {{"type":"item_reference","id":"{item}"}},{{"role":"user","content":"And"}}]"#
         ),
     );
-    has(&referred, r#""input_tokens":125,"input_tokens_details":{"cached_tokens":112}"#);
+    has(
+        &referred,
+        r#""input_tokens":125,"input_tokens_details":{"cached_tokens":112,"cache_write_tokens":0}"#,
+    );
 
     client.send(format!("DELETE /v1/responses/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
     let deleted = client.response();
@@ -185,5 +191,79 @@ fn refusals_have_openais_form() {
         let refused = ask(&mut client, members);
         assert_eq!(refused.status, status, "{}", refused.text());
         has(&refused, words);
+    }
+}
+
+/// vLLM's retries and gateways send the same header again; neither it nor OpenAI names responses by it.
+#[test]
+fn a_header_that_comes_twice_names_no_response() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut ask = |input: &str, more: &str| {
+        let body = format!(r#"{{"model":"instant","input":"{input}"{more}}}"#);
+        let request = post("/v1/responses", &body);
+        client.send(request.replace("Host: h", "Host: h\r\nX-Request-Id: same"));
+        let answer = client.response();
+        assert_eq!(answer.header("x-request-id"), Some("same"));
+        answer
+    };
+    let (first, second) = (ask("x", ""), ask("quotes", ""));
+    assert_ne!(id_of(&first), id_of(&second));
+    assert!(!id_of(&first).contains("same"), "{}", id_of(&first));
+    // A name in the body is the client's own choice.
+    let named = ask("x", r#","request_id":"mine""#);
+    assert_eq!(id_of(&named), "resp_mine");
+    let kept = client.get(&format!("/v1/responses/{}", id_of(&first)));
+    assert_eq!(kept.text(), first.text());
+}
+
+#[test]
+fn a_kept_response_is_got_and_deleted_and_nothing_else() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let id = id_of(&ask(&mut client, r#""model":"instant","input":"x""#)).to_owned();
+    // The second is OpenAI's for counting, which is not here; it is no id.
+    for path in [format!("/v1/responses/{id}"), "/v1/responses/input_tokens".to_owned()] {
+        client.post(&path, r#"{"model":"instant","input":"x"}"#);
+        let refused = client.response();
+        assert_eq!(refused.status, 405, "{}", refused.text());
+        assert_eq!(refused.header("allow"), Some("GET, HEAD, DELETE, OPTIONS"));
+    }
+    // Events of it are not sent again: only those made in the background could be.
+    for query in ["?stream=true", "?starting_after=3&stream=True"] {
+        let refused = client.get(&format!("/v1/responses/{id}{query}"));
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        has(&refused, r#""param":"stream","code":"invalid_value""#);
+    }
+    assert_eq!(client.get(&format!("/v1/responses/{id}?stream=false")).status, 200);
+    assert_eq!(client.get("/v1/responses/resp_none?stream=true").status, 404);
+}
+
+/// OpenAI's ResponseOutputMessage: a text that a limit cut is incomplete, also where it said itself
+/// again.
+#[test]
+fn a_limit_leaves_the_last_item_incomplete() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    for (limit, extra, status) in
+        [(3, "", "incomplete"), (16, r#","ignore_eos":true"#, "incomplete"), (8, "", "completed")]
+    {
+        for stream in [false, true] {
+            let answer = ask(
+                &mut client,
+                &format!(
+                    r#""model":"instant","input":"x","stream":{stream},"max_output_tokens":{limit}{extra}"#
+                ),
+            );
+            let item = format!(
+                r#""type":"message","status":"{status}","role":"assistant","content":[{{"type""#
+            );
+            // In the item's own event and in the response.
+            let times = if stream { 2 } else { 1 };
+            assert_eq!(answer.text().matches(&item).count(), times, "{}", answer.text());
+            if status == "incomplete" {
+                has(&answer, r#""incomplete_details":{"reason":"max_output_tokens"}"#);
+            }
+        }
     }
 }

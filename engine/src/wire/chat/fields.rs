@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use crate::wire::error::{ApiError, Bound};
-use crate::wire::json::{Json, Kind};
+use crate::wire::error::{ApiError, BEYOND_64_BITS, Bound};
+use crate::wire::json::{Json, Kind, is_beyond_64_bits};
 
 /// A path for `param`; built only when a refusal needs it, except for constants.
 pub(in crate::wire) type Path = Cow<'static, str>;
@@ -38,12 +38,9 @@ pub(in crate::wire) fn integer(
         }
         Json::Integer(value) => Ok(Some(value)),
         Json::HugeInteger(value) => Err(ApiError::integer_out_of_range(param, max, value)),
-        // Digits beyond 64 bits reach us as a floating-point number.
-        Json::Decimal(value) if value.fract() == 0.0 && value >= 2f64.powi(64) => {
-            Err(ApiError::integer_out_of_range(param, max, value))
-        }
-        Json::Decimal(value) if value.fract() == 0.0 && value < -(2f64.powi(63)) => {
-            Err(ApiError::integer_out_of_range(param, min, value))
+        Json::Decimal(value) if is_beyond_64_bits(value) => {
+            let bound = if value > 0.0 { max } else { min };
+            Err(ApiError::integer_out_of_range(param, bound, BEYOND_64_BITS))
         }
         ref other => Err(wrong_type(param, "an integer", other.kind())),
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::mem::take;
 
 use super::body::Raw;
-use super::fields::{boolean, decimal, integer, only_type, string};
+use super::fields::{Path, boolean, decimal, integer, only_type, string};
 use super::tools::{Format, structured_outputs};
 use crate::units::Tokens;
 use crate::wire::error::ApiError;
@@ -30,17 +30,7 @@ pub(in crate::wire) fn check<'a>(
 ) -> Result<VllmFields<'a>, ApiError> {
     sampling(raw)?;
     template(raw)?;
-    let min_tokens = integer(&raw.min_tokens, "min_tokens", 0..=i64::from(u32::MAX))?
-        .map_or(Tokens::ZERO, |count| Tokens::new(u32::try_from(count).unwrap_or(u32::MAX)));
-    if let Some(max_tokens) = max_tokens.filter(|max_tokens| min_tokens > *max_tokens) {
-        return Err(ApiError::contradiction(
-            "min_tokens",
-            &format!(
-                "min_tokens must be less than or equal to max_tokens={max_tokens}, got \
-                 {min_tokens}."
-            ),
-        ));
-    }
+    let min_tokens = min_tokens(&raw.min_tokens, max_tokens, "max_tokens")?;
     let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", -1..=i64::MAX)?;
     if prompt_logprobs.is_some() && stream {
         return Err(ApiError::only_with("prompt_logprobs", "'stream' is not enabled"));
@@ -61,8 +51,7 @@ pub(in crate::wire) fn check<'a>(
             .unwrap_or(false),
         priority: priority.map_or(0, |value| value as i32),
         cache_salt: cache_salt(take(&mut raw.cache_salt))?,
-        // vLLM takes an empty one as none.
-        request_id: string(take(&mut raw.request_id), "request_id")?.filter(|id| !id.is_empty()),
+        request_id: request_id(take(&mut raw.request_id), "request_id")?,
         prompt_logprobs: prompt_logprobs.is_some(),
         structured_outputs,
         include_reasoning,
@@ -72,10 +61,7 @@ pub(in crate::wire) fn check<'a>(
 fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
     integer(&raw.top_k, "top_k", -1..=i64::MAX)?;
     decimal(&raw.min_p, "min_p", 0.0..=1.0)?;
-    let penalty = decimal(&raw.repetition_penalty, "repetition_penalty", 0.0..=f64::MAX)?;
-    if penalty == Some(0.0) {
-        return Err(ApiError::invalid_value("repetition_penalty", "it must be above 0."));
-    }
+    repetition_penalty(&raw.repetition_penalty)?;
     decimal(&raw.length_penalty, "length_penalty", f64::MIN..=f64::MAX)?;
     boolean(&raw.use_beam_search, "use_beam_search")?;
     only_type(raw.stop_token_ids, "stop_token_ids", Kind::Array)?;
@@ -103,6 +89,41 @@ fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
     only_type(raw.documents, "documents", Kind::Array)?;
     only_type(raw.mm_processor_kwargs, "mm_processor_kwargs", Kind::Object)?;
     Ok(())
+}
+
+/// `min_tokens`, which must leave room under the limit that the field `max` has set.
+pub(in crate::wire) fn min_tokens(
+    json: &Json<'_>,
+    limit: Option<Tokens>,
+    max: &str,
+) -> Result<Tokens, ApiError> {
+    let min_tokens = integer(json, "min_tokens", 0..=i64::from(u32::MAX))?
+        .map_or(Tokens::ZERO, |count| Tokens::new(u32::try_from(count).unwrap_or(u32::MAX)));
+    match limit.filter(|limit| min_tokens > *limit) {
+        Some(limit) => Err(ApiError::contradiction(
+            "min_tokens",
+            &format!("min_tokens must be less than or equal to {max}={limit}, got {min_tokens}."),
+        )),
+        None => Ok(min_tokens),
+    }
+}
+
+pub(in crate::wire) fn repetition_penalty(json: &Json<'_>) -> Result<(), ApiError> {
+    match decimal(json, "repetition_penalty", 0.0..=f64::MAX)? {
+        Some(0.0) => Err(ApiError::invalid_value("repetition_penalty", "it must be above 0.")),
+        _ => Ok(()),
+    }
+}
+
+/// The longest id of a request: it stands in every chunk of a stream.
+const MAX_ID_CHARS: usize = 128;
+
+/// An id by which the client names its request; vLLM takes an empty one as none.
+pub(in crate::wire) fn request_id<'a>(
+    json: Json<'a>,
+    param: impl Into<Path>,
+) -> Result<Option<Cow<'a, str>>, ApiError> {
+    Ok(super::short_string(json, param, MAX_ID_CHARS)?.filter(|id| !id.is_empty()))
 }
 
 const MAX_SALT_CHARS: usize = 128;

@@ -29,8 +29,17 @@ pub enum Status {
     InProgress,
     /// It was complete.
     Completed,
+    /// It was cut off.
+    Incomplete(Cut),
+}
+
+/// What cut a response off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
     /// A limit on output tokens was reached.
-    Incomplete,
+    MaxOutputTokens,
+    /// What follows was withheld.
+    ContentFilter,
 }
 
 impl Status {
@@ -38,7 +47,7 @@ impl Status {
         match self {
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
-            Self::Incomplete => "incomplete",
+            Self::Incomplete(_) => "incomplete",
         }
     }
 }
@@ -129,7 +138,7 @@ impl ResponseHead {
     ) {
         open_event(
             match status {
-                Status::Incomplete => "response.incomplete",
+                Status::Incomplete(_) => "response.incomplete",
                 _ => "response.completed",
             },
             out,
@@ -151,7 +160,10 @@ impl ResponseHead {
         out.extend_from_slice(status.as_str().as_bytes());
         out.extend_from_slice(b"\",\"incomplete_details\":");
         out.extend_from_slice(match status {
-            Status::Incomplete => b"{\"reason\":\"max_output_tokens\"}".as_slice(),
+            Status::Incomplete(Cut::MaxOutputTokens) => {
+                b"{\"reason\":\"max_output_tokens\"}".as_slice()
+            }
+            Status::Incomplete(Cut::ContentFilter) => b"{\"reason\":\"content_filter\"}",
             _ => b"null",
         });
         out.extend_from_slice(&self.echo);
@@ -455,8 +467,8 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
     let total = u64::from(usage.prompt.get()) + u64::from(usage.completion.get());
     write!(
         out,
-        "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\
-         \"output_tokens\":{},\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\
+        "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{},\
+         \"cache_write_tokens\":0}},\"output_tokens\":{},\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\
          \"total_tokens\":{total}}}",
         usage.prompt, usage.cached, usage.completion, usage.reasoning
     )
