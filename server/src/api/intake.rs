@@ -19,7 +19,6 @@ use llmsim_engine::wire::tools::Tools;
 use super::answer::{Answer, Draft, Limits};
 use super::words;
 use crate::adapters::Lease;
-use crate::api;
 use crate::clock;
 use crate::helper;
 use crate::http::head::{self, Head};
@@ -182,7 +181,6 @@ pub(super) async fn answer_slowly(
 }
 
 fn enter(io: &Io, head: &Head, id: &RequestId, prefix: &str) -> Result<Naming, ApiError> {
-    api::refuse_coding(head)?;
     if io.served.sleep.is_asleep() {
         return Err(ApiError::asleep());
     }

@@ -206,6 +206,13 @@ pub(crate) async fn answer(
     if let Err(refusal) = check_key(&io.served.api_keys, head) {
         return Reply::Whole(error(&refusal).header("www-authenticate", "Bearer"));
     }
+    let is_read = !matches!(route, Route::Unknown | Route::NotAllowed(_) | Route::Options(_));
+    if is_read
+        && !body.is_empty()
+        && let Err(refusal) = refuse_coding(head)
+    {
+        return Reply::Whole(error(&refusal));
+    }
     Reply::Whole(match route {
         Route::Chat => return chat::answer(io, head, body, id).await,
         Route::RenderChat => tokens::render_chat(io, body, id).await,
@@ -305,7 +312,7 @@ fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
     }
 }
 
-/// Who is behind `Content-Encoding: gzip` and the like would be misread as malformed JSON.
+/// A body behind `Content-Encoding: gzip` and the like would be misread as malformed JSON.
 fn refuse_coding(head: &Head) -> Result<(), ApiError> {
     match head::text(&head.headers, header::CONTENT_ENCODING) {
         Some(coding) if !coding.eq_ignore_ascii_case("identity") => {

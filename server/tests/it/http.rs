@@ -192,8 +192,20 @@ fn errors_of_the_api_keep_the_connection() {
     check(&xml, 415, "application/xml");
     let text = post(path, &whole("instant", "x")).replace("application/json", "text/plain");
     check(&text, 200, DEFAULT_TEXT);
-    let gzip = post(path, "x").replace("Host: h", "Host: h\r\nContent-Encoding: gzip");
-    check(&gzip, 415, "gzip");
+    let gzip = |path| post(path, "x").replace("Host: h", "Host: h\r\nContent-Encoding: gzip");
+    // Wherever a body is read.
+    for path in [
+        path,
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+        "/v1/completions/render",
+        "/v1/load_lora_adapter",
+    ] {
+        check(&gzip(path), 415, "gzip");
+    }
+    check(&gzip("/v1/nonsense"), 404, "unknown_url");
 }
 
 #[test]
