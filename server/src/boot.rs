@@ -243,6 +243,8 @@ impl Server {
 
         // Helpers end when the last I/O thread drops its way to them.
         let (helper, helper_thread) = helper::queue(connections);
+        let for_short = helper_thread.clone();
+        drop(spawn("helper-short".to_owned(), move || for_short.run_short()));
         let helpers = (machine.parallelism / 4).clamp(1, 4);
         for number in 0..helpers {
             let helper_thread = helper_thread.clone();

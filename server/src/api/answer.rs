@@ -24,7 +24,7 @@ use super::messages::Messages;
 use super::responses::ResponsesFormat;
 use crate::adapters::Lease;
 use crate::api;
-use crate::helper::{self, Helper};
+use crate::helper::{self, Helper, Length};
 use crate::http::response::Response;
 use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
@@ -339,8 +339,9 @@ impl Draft {
         let passes = (self.stops.len() + usize::from(is_keyed)) as u64;
         let tokens: u64 =
             self.answer.lanes.iter().map(|lane| u64::from(lane.longest().get())).sum();
-        if passes * tokens > u64::from(MOST_TOKENS_INLINE) {
-            helper::run(helper, move || self.complete()).await
+        let work = passes * tokens;
+        if work > u64::from(MOST_TOKENS_INLINE) {
+            helper::run(helper, Length::of_tokens(work), move || self.complete()).await
         } else {
             self.complete()
         }

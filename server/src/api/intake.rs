@@ -20,7 +20,7 @@ use super::answer::{Answer, Draft, Limits};
 use super::words;
 use crate::adapters::Lease;
 use crate::clock;
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::http::head::{self, Head};
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
@@ -73,6 +73,36 @@ fn may_draw_long(body: &[u8]) -> bool {
     let has = |word: &&[u8]| memchr::memmem::find(body, word).is_some();
     let may_be = |words: &[&[u8]]| escapes_ascii(body) || words.iter().any(has);
     may_be(&DRAWN) && may_be(&LABORIOUS)
+}
+
+/// Whether a body may name tokens by their ids, or want them: an array of numbers, or one of vLLM's
+/// fields. The memory of ids is for helpers alone.
+fn may_touch_ids(body: &[u8]) -> bool {
+    let is_number = |at: usize| {
+        let inside = body[at + 1..].iter().find(|byte| !byte.is_ascii_whitespace());
+        inside.is_some_and(u8::is_ascii_digit)
+    };
+    memchr::memchr_iter(b'[', body).any(is_number)
+        || [&b"token_ids"[..], b"prompt_logprobs"].iter().any(|word| has(body, word))
+}
+
+/// Whether a body may go on with a conversation that is kept here, which may be any number of times
+/// longer.
+fn may_go_back(body: &[u8]) -> bool {
+    has(body, b"previous_response_id") || has(body, b"item_reference")
+}
+
+/// Whether the scores of a whole prompt may be wanted: 1.2 us for each of its tokens.
+fn may_score_prompt(body: &[u8]) -> bool {
+    body.len() > LONGEST_SCORED_INLINE && has(body, b"echo") && has(body, b"logprobs")
+}
+
+/// With its tokens scored: at most 0.3 ms.
+const LONGEST_SCORED_INLINE: usize = 1024;
+
+/// Whether a body may have a word, in whatever spelling.
+fn has(body: &[u8], word: &[u8]) -> bool {
+    memchr::memmem::find(body, word).is_some() || escapes_ascii(body)
 }
 
 /// Whether an ASCII letter or sign is spelled as an escape: no client does, unless to hide it.
@@ -146,10 +176,17 @@ pub(super) async fn answer(
 ) -> Result<Box<Answer>, ApiError> {
     let naming = enter(io, head, id, prefix)?;
     let served = Arc::clone(&io.served);
-    let prepared = if body.len() <= longest_inline(&served) && !may_draw_long(&body) {
+    let draws_long = may_draw_long(&body);
+    let goes_back = may_go_back(&body);
+    let is_for_helper = draws_long || goes_back || may_touch_ids(&body) || may_score_prompt(&body);
+    let prepared = if body.len() <= longest_inline(&served) && !is_for_helper {
         prepare(&body, &served, naming)
     } else {
-        helper::run(&io.helper, move || prepare(&body, &served, naming)).await
+        let length = match draws_long || goes_back {
+            true => Length::Long,
+            false => Length::of_bytes(body.len()),
+        };
+        helper::run(&io.helper, length, move || prepare(&body, &served, naming)).await
     };
     leave(io, head, prepared).await
 }
@@ -176,7 +213,9 @@ pub(super) async fn answer_slowly(
 ) -> Result<Box<Answer>, ApiError> {
     let naming = enter(io, head, id, prefix)?;
     let served = Arc::clone(&io.served);
-    let prepared = helper::run(&io.helper, move || prepare(&body, &served, naming)).await;
+    // With a vector of 0.1 ms for every few bytes, 512 bytes are short.
+    let length = Length::of_bytes(64 * body.len());
+    let prepared = helper::run(&io.helper, length, move || prepare(&body, &served, naming)).await;
     leave(io, head, prepared).await
 }
 
@@ -390,6 +429,32 @@ mod tests {
         assert!(may_draw_long(&schema(r#"{"\u0061nyOf":[]}"#)));
         assert!(may_draw_long(&chat(r#","structured_outputs":{"regex":"(a|b)*"}"#)));
         let tool = r#","tools":[{"function":{"name":"f","parameters":{"allOf":[]}}}]"#;
+
+    #[test]
+    fn a_body_with_token_ids_is_read_by_a_helper_since_only_helpers_take_their_memory() {
+        for ids in [
+            r#"{"prompt":[1,2]}"#,
+            r#"{"prompt":[[ 1],"a"]}"#,
+            "{\"text\":[\"a\",\n[\n1]]}",
+            r#"{"messages":[],"return_token_ids":true}"#,
+            r#"{"messages":[],"prompt_\u006cogprobs":1}"#,
+        ] {
+            assert!(may_touch_ids(ids.as_bytes()), "{ids}");
+        }
+        for none in [r#"{"prompt":["a","b"],"n":1,"stop":[]}"#, r#"{"messages":[{"n":[{}]}]}"#] {
+            assert!(!may_touch_ids(none.as_bytes()), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_to_be_scored_is_read_by_a_helper_though_it_is_not_long() {
+        let body = |prompt: &str, more: &str| format!(r#"{{"prompt":"{prompt}"{more}}}"#);
+        let scored = r#","echo":true,"logprobs":1"#;
+        let long = "a ".repeat(1000);
+        assert!(may_score_prompt(body(&long, scored).as_bytes()));
+        assert!(!may_score_prompt(body("a ", scored).as_bytes()));
+        assert!(!may_score_prompt(body(&long, r#","echo":true"#).as_bytes()));
+    }
         assert!(may_draw_long(&chat(tool)));
     }
 }

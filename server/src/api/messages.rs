@@ -18,7 +18,7 @@ use super::chat::append_timing;
 use super::intake::{self, Naming};
 use super::words::{self, Facts, Places};
 use crate::api::{self, Reply};
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -49,10 +49,8 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 /// Answers a request for a count.
 pub(crate) async fn count(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Response {
     let served = Arc::clone(&io.served);
-    let counted = match api::refuse_coding(head) {
-        Ok(()) => helper::run(&io.helper, move || counted(&body, &served)).await,
-        Err(error) => Err(error),
-    };
+    let length = Length::of_bytes(body.len());
+    let counted = helper::run(&io.helper, length, move || counted(&body, &served)).await;
     match counted {
         Ok(tokens) => {
             let mut body = Vec::with_capacity(32);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use llmsim_engine::observe::family::Format;
 
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::http::head::{self, Head};
 use crate::http::response::Response;
 use crate::io_thread::Io;
@@ -19,7 +19,7 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
     let adapters = Arc::clone(&io.served.adapters);
     let scrape = move || observatory.scrape(format, scope, &adapters.running());
-    let body = helper::run(&io.metrics_helper, scrape).await;
+    let body = helper::run(&io.metrics_helper, Length::Short, scrape).await;
     let content_type = format.content_type();
     Response {
         status: 200,
@@ -32,21 +32,22 @@ pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
 /// Exact percentiles over recent traffic.
 pub(crate) async fn summary(io: &Io) -> Response {
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
-    let body = helper::run(&io.metrics_helper, move || observatory.summary(scope)).await;
+    let body =
+        helper::run(&io.metrics_helper, Length::Short, move || observatory.summary(scope)).await;
     Response::json(200, body.into_bytes())
 }
 
 /// A fresh period begins, for the whole server.
 pub(crate) async fn reset(io: &Io) -> Response {
     let observatory = Arc::clone(&io.observatory);
-    helper::run(&io.metrics_helper, move || observatory.reset_summary()).await;
+    helper::run(&io.metrics_helper, Length::Short, move || observatory.reset_summary()).await;
     Response::json(200, b"{\"status\":\"ok\"}".to_vec())
 }
 
 /// One event of the live feed, framed.
 pub(crate) async fn live_event(io: &Io) -> Vec<u8> {
     let observatory = Arc::clone(&io.observatory);
-    let json = helper::run(&io.metrics_helper, move || observatory.live()).await;
+    let json = helper::run(&io.metrics_helper, Length::Short, move || observatory.live()).await;
     let mut event = Vec::with_capacity(json.len() + 8);
     event.extend_from_slice(b"data: ");
     event.extend_from_slice(json.as_bytes());

@@ -12,7 +12,7 @@ use llmsim_engine::wire::probes::{
 };
 
 use crate::api;
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::http::head::Head;
 use crate::http::response::Response;
 use crate::io_thread::Io;
@@ -38,7 +38,7 @@ pub(crate) async fn loads(io: &Io) -> Response {
 
 async fn loads_in_view(io: &Io) -> Vec<ReplicaLoad> {
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
-    helper::run(&io.metrics_helper, move || observatory.loads(scope)).await
+    helper::run(&io.metrics_helper, Length::Short, move || observatory.loads(scope)).await
 }
 
 /// `GET /server_info`: of all models, the first one's in front.

@@ -22,7 +22,7 @@ use llmsim_engine::wire::tokenize::{
 use super::intake;
 use super::words;
 use crate::api;
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
 use crate::served::{Model, Served};
@@ -43,7 +43,8 @@ async fn answer(
     work: impl FnOnce(&Served, &[u8]) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Response {
     let served = Arc::clone(&io.served);
-    match helper::run(&io.helper, move || work(&served, &body)).await {
+    match helper::run(&io.helper, Length::of_bytes(body.len()), move || work(&served, &body)).await
+    {
         Ok(body) => Response::json(200, body),
         Err(error) => api::error(&error),
     }

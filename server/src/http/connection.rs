@@ -28,7 +28,7 @@ use super::response::{self, Exchange, Extra, RequestId, Response, SSE};
 use crate::api::answer::{Answer, MOST_TOKENS_INLINE};
 use crate::api::{self, Dialect, Reply};
 use crate::gpu_thread::Address;
-use crate::helper;
+use crate::helper::{self, Length};
 use crate::io_thread::Io;
 use crate::metrics::record::Outcome;
 use crate::stream::{Delivery, Ended, State, WRITE_SIZE};
@@ -281,7 +281,7 @@ impl Link {
                 return Err(Handshake::PlainHttp);
             }
             let advanced;
-            (session, advanced) = helper::run(&tls.helper, move || {
+            (session, advanced) = helper::run(&tls.helper, Length::Short, move || {
                 let advanced = session.advance();
                 (session, advanced)
             })
@@ -667,10 +667,12 @@ impl Link {
         if ended.answer.is_stream {
             return Ok(());
         }
-        let body = if ended.work() <= u64::from(MOST_TOKENS_INLINE) {
+        let work = ended.work();
+        let body = if work <= u64::from(MOST_TOKENS_INLINE) {
             ended.whole_body()
         } else {
-            helper::run(&self.io.helper, move || ended.whole_body()).await
+            let length = Length::of_tokens(work);
+            helper::run(&self.io.helper, length, move || ended.whole_body()).await
         };
         self.respond_fated(Response::json(200, body), fate, exchange, id, started).await
     }
