@@ -31,6 +31,7 @@ mod tally;
 pub mod tls;
 mod topology;
 
+mod vocabulary;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

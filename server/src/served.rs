@@ -15,7 +15,6 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
 use llmsim_engine::text::model_tokenizer::Tokenizer;
 use llmsim_engine::text::responses::Responses;
-use llmsim_engine::text::token_ids::Vocabulary;
 use llmsim_engine::units::{SimSpan, SimTime, Tokens};
 
 use crate::adapters::Adapters;
@@ -23,6 +22,7 @@ use crate::args::ApiKeys;
 use crate::faults::Faults;
 use crate::stored;
 
+use crate::vocabulary::SharedVocabulary;
 /// Everything that an answer depends on beside its request.
 #[derive(Debug)]
 pub(crate) struct Served {
@@ -37,8 +37,8 @@ pub(crate) struct Served {
     pub(crate) sleep: Sleep,
     /// What of the server this is.
     pub(crate) scope: Scope,
-    /// Behind `/detokenize`; taken by helpers only.
-    pub(crate) vocabulary: Arc<Mutex<Vocabulary>>,
+    /// Behind `/detokenize`.
+    pub(crate) vocabulary: Arc<SharedVocabulary>,
     /// Further names of the models, loaded by clients.
     pub(crate) adapters: Arc<Adapters>,
     /// Responses that can be had again.
@@ -248,10 +248,6 @@ impl Served {
 
     pub(crate) fn stored(&self) -> MutexGuard<'_, stored::Responses> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn vocabulary(&self) -> MutexGuard<'_, Vocabulary> {
-        self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -354,10 +354,9 @@ pub(super) fn plain<'a>(
     match input {
         Input::Text(text) => tokenizer::pieces(text).for_each(&mut read),
         Input::Ids(ids) => {
-            let vocabulary = served.vocabulary();
             for &id in ids {
-                match vocabulary.piece(id) {
-                    Some(piece) => read(piece),
+                match served.vocabulary.piece(id) {
+                    Some(piece) => read(&piece),
                     None => read(&unknown(id)),
                 }
             }
@@ -374,11 +373,10 @@ fn text_of<'a>(served: &Served, model: &Model, input: &'a Input<'_>) -> Cow<'a, 
         (Input::Text(text), _) => Cow::Borrowed(text),
         (Input::Ids(ids), Tokenizer::Model(tokenizer)) => text_of_ids(tokenizer, ids).into(),
         (Input::Ids(ids), Tokenizer::Regex) => {
-            let vocabulary = served.vocabulary();
             let mut text = String::new();
             for &id in ids {
-                match vocabulary.piece(id) {
-                    Some(piece) => text.push_str(piece),
+                match served.vocabulary.piece(id) {
+                    Some(piece) => text.push_str(&piece),
                     None => text.push_str(&unknown(id)),
                 }
             }
@@ -429,6 +427,8 @@ mod tests {
         assert!(may_draw_long(&schema(r#"{"\u0061nyOf":[]}"#)));
         assert!(may_draw_long(&chat(r#","structured_outputs":{"regex":"(a|b)*"}"#)));
         let tool = r#","tools":[{"function":{"name":"f","parameters":{"allOf":[]}}}]"#;
+        assert!(may_draw_long(&chat(tool)));
+    }
 
     #[test]
     fn a_body_with_token_ids_is_read_by_a_helper_since_only_helpers_take_their_memory() {
@@ -454,7 +454,5 @@ mod tests {
         assert!(may_score_prompt(body(&long, scored).as_bytes()));
         assert!(!may_score_prompt(body("a ", scored).as_bytes()));
         assert!(!may_score_prompt(body(&long, r#","echo":true"#).as_bytes()));
-    }
-        assert!(may_draw_long(&chat(tool)));
     }
 }

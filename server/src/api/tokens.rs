@@ -104,8 +104,7 @@ fn learn<'a>(
     served: &Served,
     pieces: impl Iterator<Item = &'a str>,
 ) -> (Vec<u32>, Vec<Cow<'a, str>>) {
-    let mut vocabulary = served.vocabulary();
-    pieces.map(|piece| (vocabulary.learn(piece), Cow::Borrowed(piece))).unzip()
+    pieces.map(|piece| (served.vocabulary.learn(piece), Cow::Borrowed(piece))).unzip()
 }
 
 fn named(tokenizer: &ModelTokenizer, ids: Vec<u32>) -> (Vec<u32>, Vec<Cow<'static, str>>) {
@@ -186,9 +185,8 @@ fn join(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
         return Ok(out);
     }
     let mut text = String::new();
-    let vocabulary = served.vocabulary();
     for (at, &id) in request.tokens.iter().enumerate() {
-        let piece = vocabulary.piece(id).ok_or_else(|| {
+        let piece = served.vocabulary.piece(id).ok_or_else(|| {
             ApiError::invalid_value(
                 format!("tokens[{at}]"),
                 &format!(
@@ -197,9 +195,8 @@ fn join(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
                 ),
             )
         })?;
-        text.push_str(piece);
+        text.push_str(&piece);
     }
-    drop(vocabulary);
     let mut out = Vec::with_capacity(16 + text.len());
     write_text(&text, &mut out);
     Ok(out)
