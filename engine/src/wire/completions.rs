@@ -14,7 +14,7 @@ use std::mem::take;
 use serde::Deserialize;
 
 pub use self::frames::{TextBody, TextFrames};
-pub use self::logprobs::{ScoredToken, write_scored};
+pub use self::logprobs::{ScoredPrompt, ScoredToken, write_scored};
 use super::chat::body::{self, Raw};
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
 use super::chat::{self, tools, vllm};

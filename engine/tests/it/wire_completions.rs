@@ -2,7 +2,7 @@
 
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::completions::{
-    CompletionRequest, ScoredToken, TextBody, TextFrames, write_scored,
+    CompletionRequest, ScoredPrompt, ScoredToken, TextBody, TextFrames, write_scored,
 };
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::sse::StreamHead;
@@ -198,14 +198,22 @@ fn scores_are_arrays_side_by_side() {
         ScoredToken { piece: "\n", logprob: Some(-2.5), offset: 7 },
     ];
     let likeliest = |piece: &'static str| [(piece, -0.25), (" \"two\"", -1.5)].into_iter();
+    // The same bytes wherever an echoed prompt ends.
+    for prompt in 0..=tokens.len() {
+        let (before, after) = tokens.split_at(prompt);
+        let before = ScoredPrompt::new(before.iter().copied(), likeliest);
+        let mut out = Vec::new();
+        write_scored(Some(&before), after.iter().copied(), likeliest, &mut out);
+        assert_eq!(
+            text(out),
+            concat!(
+                r#"{"tokens":["Say"," one","\n"],"token_logprobs":[null,-0.250000,-2.500000],"#,
+                r#""top_logprobs":[null,{" one":-0.250000," \"two\"":-1.500000},"#,
+                r#"{"\n":-0.250000," \"two\"":-1.500000}],"text_offset":[0,3,7]}"#
+            )
+        );
+    }
     let mut out = Vec::new();
-    write_scored(tokens.iter().copied(), likeliest, &mut out);
-    assert_eq!(
-        text(out),
-        concat!(
-            r#"{"tokens":["Say"," one","\n"],"token_logprobs":[null,-0.250000,-2.500000],"#,
-            r#""top_logprobs":[null,{" one":-0.250000," \"two\"":-1.500000},"#,
-            r#"{"\n":-0.250000," \"two\"":-1.500000}],"text_offset":[0,3,7]}"#
-        )
-    );
+    write_scored(None, tokens[2..].iter().copied(), likeliest, &mut out);
+    assert!(text(out).starts_with(r#"{"tokens":["\n"],"token_logprobs":[-2.500000],"#));
 }

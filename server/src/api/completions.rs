@@ -15,7 +15,7 @@ use llmsim_engine::text::responses::Query;
 use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::completions::{
-    CompletionRequest, ScoredToken, TextBody, TextFrames, write_scored,
+    CompletionRequest, ScoredPrompt, ScoredToken, TextBody, TextFrames, write_scored,
 };
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{DONE, StreamHead};
@@ -31,6 +31,9 @@ use crate::io_thread::Io;
 use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
+
+/// What copying a token and its rendered scores takes, in tokens without.
+const COPIED: u64 = 4;
 
 /// The beginning of an answer's id.
 const PREFIX: &str = "cmpl-";
@@ -60,8 +63,16 @@ pub(crate) struct Completions {
 struct Echo {
     /// Its text as JSON string content.
     escaped: Box<[u8]>,
-    /// The text itself, if its tokens are scored.
-    text: Option<Box<str>>,
+    /// If its tokens are scored.
+    scores: Option<EchoScores>,
+}
+
+/// The scores of a prompt, made with the request: they are the same for every choice, and many.
+#[derive(Debug)]
+struct EchoScores {
+    rendered: ScoredPrompt,
+    /// Characters of the prompt, which the places of the answer's tokens count from.
+    chars: usize,
 }
 
 /// What is told of each token beside its text.
@@ -119,8 +130,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         if let Some(echoes) = &mut echoes {
             let mut escaped = Vec::with_capacity(text.len() + text.len() / 16);
             escape::json_string_content(&text, &mut escaped);
-            let text = request.logprobs.map(|_| text.as_ref().into());
-            echoes.push(Echo { escaped: escaped.into(), text });
+            let scores = request.logprobs.map(|count| EchoScores::new(&text, likeliest(count)));
+            echoes.push(Echo { escaped: escaped.into(), scores });
         }
     }
     let number_of_lanes = lanes.len();
@@ -150,7 +161,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             continuous_usage: request.include_usage && request.continuous_usage,
             echoes: echoes.map(Into::into),
             scores: request.logprobs.map(|count| Scores {
-                likeliest: u32::from(count).max(1),
+                likeliest: likeliest(count),
                 places: (0..number_of_lanes).map(|_| Cell::default()).collect(),
             }),
             choices,
@@ -257,12 +268,16 @@ impl Completions {
         out
     }
 
-    /// See [`Format::work`](super::answer::Format::work): an echoed prompt is gone through like an answer.
+    /// See [`Format::work`](super::answer::Format::work): an echoed prompt is copied like an answer, and
+    /// its scores, which are rendered, like some more of it.
     pub(crate) fn work(&self, released: u64) -> u64 {
         // Four bytes of text are about a token.
         let echoed = |echo: &Echo| echo.escaped.len() as u64 / 4 * self.choices as u64;
         let echoed: u64 = self.echoes.iter().flatten().map(echoed).sum();
-        (released + echoed) * if self.scores.is_some() { SCORED } else { 1 }
+        match self.scores {
+            Some(_) => released * SCORED + echoed * COPIED,
+            None => released + echoed,
+        }
     }
 
     fn echo(&self, lane: usize, out: &mut Vec<u8>) {
@@ -276,26 +291,17 @@ impl Completions {
         let Some(scores) = &self.scores else { return null(out) };
         let output = &answer.lanes[lane].output;
         let echo =
-            self.echoes.as_ref().and_then(|echoes| echoes[lane / self.choices].text.as_deref());
-        let echo = echo.unwrap_or_default();
-        let chars = |piece: &str| piece.chars().count();
-        let mut place = 0;
-        let shown = if said.start == 0 { echo } else { "" };
-        let of_prompt = tokenizer::pieces(shown).enumerate().map(move |(at, piece)| {
-            let offset = place;
-            place += chars(piece);
-            // Nothing stands before the first token that could make it likely.
-            let logprob = (at > 0).then(|| logprobs::logprob(piece));
-            ScoredToken { piece, logprob, offset }
-        });
-        let mut place = chars(echo) + scores.place(lane, said.start, |k| chars(output.piece(k)));
+            self.echoes.as_ref().and_then(|echoes| echoes[lane / self.choices].scores.as_ref());
+        let before = echo.map_or(0, |echo| echo.chars);
+        let echo = echo.filter(|_| said.start == 0).map(|echo| &echo.rendered);
+        let mut place = before + scores.place(lane, said.start, |k| chars(output.piece(k)));
         let of_answer = said.map(move |k| {
             let (piece, offset) = (output.piece(k), place);
             place += chars(piece);
             ScoredToken { piece, logprob: Some(logprobs::logprob(piece)), offset }
         });
         let likeliest = |piece| logprobs::likeliest(piece, scores.likeliest);
-        write_scored(of_prompt.chain(of_answer), likeliest, out);
+        write_scored(echo, of_answer, likeliest, out);
     }
 
     fn reason(&self, lane: &Lane, progress: &Progress) -> FinishReason {
@@ -318,6 +324,21 @@ impl Completions {
     }
 }
 
+impl EchoScores {
+    fn new(prompt: &str, count: u32) -> Self {
+        let mut place = 0;
+        let tokens = tokenizer::pieces(prompt).enumerate().map(|(at, piece)| {
+            let offset = place;
+            place += chars(piece);
+            // Nothing stands before the first token that could make it likely.
+            let logprob = (at > 0).then(|| logprobs::logprob(piece));
+            ScoredToken { piece, logprob, offset }
+        });
+        let rendered = ScoredPrompt::new(tokens, |piece| logprobs::likeliest(piece, count));
+        Self { rendered, chars: place }
+    }
+}
+
 impl Scores {
     /// How many characters stand before token `k` of a lane; `chars` counts those of one token.
     fn place(&self, lane: usize, k: u32, chars: impl Fn(u32) -> usize) -> usize {
@@ -329,6 +350,15 @@ impl Scores {
         self.places[lane].set((k, place));
         place
     }
+}
+
+/// How many tokens are named for each place if `logprobs` is `count`.
+fn likeliest(count: u8) -> u32 {
+    u32::from(count).max(1)
+}
+
+fn chars(piece: &str) -> usize {
+    piece.chars().count()
 }
 
 fn null(out: &mut Vec<u8>) {
@@ -356,6 +386,7 @@ mod tests {
         };
         assert_eq!(work(""), 10);
         assert_eq!(work(r#","echo":true"#), 2010);
-        assert_eq!(work(r#","echo":true,"logprobs":1"#), 2010 * 128);
+        // The scores of the prompt are rendered already.
+        assert_eq!(work(r#","echo":true,"logprobs":1"#), 10 * 128 + 2000 * 4);
     }
 }

@@ -16,52 +16,105 @@ pub struct ScoredToken<'a> {
     pub offset: usize,
 }
 
-/// Appends the `logprobs` object of `tokens`. `likeliest` gives what else might have stood in a
-/// token's place, each text once, the token itself among it.
+/// The scores of a prompt, rendered once for all choices that echo it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScoredPrompt {
+    tokens: Vec<u8>,
+    logprobs: Vec<u8>,
+    likeliest: Vec<u8>,
+    offsets: Vec<u8>,
+}
+
+impl ScoredPrompt {
+    /// Those of `tokens`; `likeliest` as in [`write_scored`].
+    pub fn new<'a, T: Iterator<Item = (&'a str, f64)>>(
+        tokens: impl Iterator<Item = ScoredToken<'a>>,
+        likeliest: impl Fn(&'a str) -> T,
+    ) -> Self {
+        let mut prompt = Self::default();
+        for (at, token) in tokens.enumerate() {
+            let Self { tokens, logprobs, likeliest: alternatives, offsets } = &mut prompt;
+            if at > 0 {
+                tokens.push(b',');
+                logprobs.push(b',');
+                alternatives.push(b',');
+                offsets.push(b',');
+            }
+            push_string(tokens, token.piece);
+            push_logprob(token, logprobs);
+            push_likeliest(token, &likeliest, alternatives);
+            push_decimal(offsets, token.offset as u64);
+        }
+        prompt
+    }
+}
+
+/// Appends the `logprobs` object of `tokens`, with those of `prompt` before them. `likeliest` gives
+/// what else might have stood in a token's place, each text once, the token itself among it.
 pub fn write_scored<'a, T: Iterator<Item = (&'a str, f64)>>(
+    prompt: Option<&ScoredPrompt>,
     tokens: impl Iterator<Item = ScoredToken<'a>> + Clone,
     likeliest: impl Fn(&'a str) -> T,
     out: &mut Vec<u8>,
 ) {
+    let before = |array: fn(&ScoredPrompt) -> &Vec<u8>| prompt.map_or(&[][..], |it| array(it));
     out.extend_from_slice(b"{\"tokens\":[");
-    array(tokens.clone(), out, |token, out| push_string(out, token.piece));
-    out.extend_from_slice(b"],\"token_logprobs\":[");
-    array(tokens.clone(), out, |token, out| match token.logprob {
-        Some(logprob) => score(logprob, out),
-        None => out.extend_from_slice(b"null"),
+    array(before(|it| &it.tokens), tokens.clone(), out, |token, out| {
+        push_string(out, token.piece);
     });
+    out.extend_from_slice(b"],\"token_logprobs\":[");
+    array(before(|it| &it.logprobs), tokens.clone(), out, push_logprob);
     out.extend_from_slice(b"],\"top_logprobs\":[");
-    array(tokens.clone(), out, |token, out| {
-        if token.logprob.is_none() {
-            return out.extend_from_slice(b"null");
-        }
-        out.push(b'{');
-        for (at, (piece, logprob)) in likeliest(token.piece).enumerate() {
-            if at > 0 {
-                out.push(b',');
-            }
-            push_string(out, piece);
-            out.push(b':');
-            score(logprob, out);
-        }
-        out.push(b'}');
+    array(before(|it| &it.likeliest), tokens.clone(), out, |token, out| {
+        push_likeliest(token, &likeliest, out);
     });
     out.extend_from_slice(b"],\"text_offset\":[");
-    array(tokens, out, |token, out| push_decimal(out, token.offset as u64));
+    array(before(|it| &it.offsets), tokens, out, |token, out| {
+        push_decimal(out, token.offset as u64);
+    });
     out.extend_from_slice(b"]}");
 }
 
 fn array<'a>(
+    before: &[u8],
     tokens: impl Iterator<Item = ScoredToken<'a>>,
     out: &mut Vec<u8>,
     mut write: impl FnMut(ScoredToken<'a>, &mut Vec<u8>),
 ) {
+    out.extend_from_slice(before);
     for (at, token) in tokens.enumerate() {
-        if at > 0 {
+        if at > 0 || !before.is_empty() {
             out.push(b',');
         }
         write(token, out);
     }
+}
+
+fn push_logprob(token: ScoredToken<'_>, out: &mut Vec<u8>) {
+    match token.logprob {
+        Some(logprob) => score(logprob, out),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+fn push_likeliest<'a, T: Iterator<Item = (&'a str, f64)>>(
+    token: ScoredToken<'a>,
+    likeliest: &impl Fn(&'a str) -> T,
+    out: &mut Vec<u8>,
+) {
+    if token.logprob.is_none() {
+        return out.extend_from_slice(b"null");
+    }
+    out.push(b'{');
+    for (at, (piece, logprob)) in likeliest(token.piece).enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        push_string(out, piece);
+        out.push(b':');
+        score(logprob, out);
+    }
+    out.push(b'}');
 }
 
 fn score(logprob: f64, out: &mut Vec<u8>) {
