@@ -18,7 +18,7 @@ pub struct Asked<'a> {
     pub model: Option<&'a str>,
     /// The API key.
     pub key: Option<&'a str>,
-    /// The last user message.
+    /// The last user message in lower case, if a rule asks what it contains.
     pub text: Option<&'a str>,
     /// The value of a header, by its name in lower case.
     pub header: &'a dyn Fn(&str) -> Option<&'a str>,
@@ -180,9 +180,10 @@ fn matches(when: &When, asked: &Asked<'_>) -> bool {
         && when.headers.iter().all(|(name, value)| {
             (asked.header)(name).is_some_and(|sent| value.is_empty() || fits(value, sent))
         })
-        && when.contains.as_deref().is_none_or(|wanted| {
-            asked.text.is_some_and(|text| text.to_lowercase().contains(wanted))
-        })
+        && when
+            .contains
+            .as_deref()
+            .is_none_or(|wanted| asked.text.is_some_and(|text| text.contains(wanted)))
 }
 
 fn in_window(when: &When, at: SimTime) -> bool {
@@ -228,7 +229,7 @@ mod tests {
             generates: true,
             model: Some("m-large"),
             key: Some("sk-1"),
-            text: Some("Tell me about Hamlet"),
+            text: Some("tell me about hamlet"),
             header,
             content,
             is_stream: true,

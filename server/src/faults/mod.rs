@@ -131,7 +131,13 @@ impl Faults {
         faults::is_ready(&plan.settings.rules, plan.at(now)).err()
     }
 
-    /// What befalls a request; nothing in nearly all cases.
+    /// Whether anything may befall a request; not so in nearly all cases.
+    pub(crate) fn may_befall(&self, head: &Head) -> bool {
+        self.asks.load(Ordering::Relaxed) || head.headers.contains_key(faults::HEADER)
+    }
+
+    /// What befalls a request that something may befall. It reads the body, so a long one is for a
+    /// helper thread.
     ///
     /// # Errors
     /// It asks for a fault of its own in words that are not understood.
@@ -139,12 +145,9 @@ impl Faults {
         &self,
         head: &Head,
         body: &[u8],
-        load: impl FnOnce() -> u64,
+        load: u64,
         now: SimTime,
     ) -> Result<Option<Verdict>, ApiError> {
-        if !self.asks.load(Ordering::Relaxed) && !head.headers.contains_key(faults::HEADER) {
-            return Ok(None);
-        }
         let plan = self.plan();
         let path = head.uri.path();
         let generates = generates(path) && head.method == http::Method::POST;
@@ -163,6 +166,10 @@ impl Faults {
         if own.is_empty() && plan.settings.rules.is_empty() {
             return Ok(None);
         }
+        // Once, and not while others wait for the counts.
+        let rules = || own.iter().chain(&plan.settings.rules);
+        let text = seen.text.filter(|_| rules().any(|rule| rule.when.contains.is_some()));
+        let text = text.map(|text| text.to_lowercase());
         let bearer = head::text(&head.headers, header::AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .map(|(_, key)| key.trim());
@@ -172,17 +179,16 @@ impl Faults {
             generates,
             model: seen.model.as_deref(),
             key,
-            text: seen.text.as_deref(),
+            text: text.as_deref(),
             header: &|name| sent(head, name),
             content: faults::content_of(path, body),
             is_stream: seen.is_stream,
-            load: load(),
+            load,
             at: plan.at(now),
         };
         // What a request asks for itself goes before what is planned.
-        let rules = own.iter().chain(&plan.settings.rules);
         let decision =
-            faults::decide(rules, plan.settings.seed, &mut self.counts().tallies, &asked);
+            faults::decide(rules(), plan.settings.seed, &mut self.counts().tallies, &asked);
         if decision.is_empty() {
             return Ok(None);
         }

@@ -3,10 +3,8 @@
 //! Not validation: what is not as expected is as if it were not there, and the surface itself says
 //! what is wrong. The invariant: nothing a client sends makes this fail.
 
-use std::borrow::Cow;
-
 use llmsim_engine::wire::json_guard;
-use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
+use sonic_rs::{JsonValueTrait as _, LazyValue, to_object_iter};
 
 /// What there is.
 #[derive(Debug, Default, PartialEq)]
@@ -17,47 +15,64 @@ pub(super) struct Seen {
     pub(super) is_stream: bool,
 }
 
+/// Looks at a body. Nothing is made of what it does not look at: that is only passed over.
 pub(super) fn peek(body: &[u8]) -> Seen {
+    const TEXTS: [&str; 4] = ["messages", "prompt", "input", "text"];
     if body.is_empty() || json_guard::check(body).is_err() {
         return Seen::default();
     }
-    let Ok(value) = sonic_rs::from_slice::<Value>(body) else { return Seen::default() };
-    let text = |name: &str| value.get(name).and_then(|field| field.as_str().map(str::to_owned));
-    Seen {
-        model: text("model"),
-        text: ["messages", "prompt", "input", "text"]
-            .iter()
-            .find_map(|name| said(value.get(*name)?))
-            .map(Cow::into_owned),
-        is_stream: value.get("stream").and_then(|stream| stream.as_bool()).unwrap_or(false),
+    let mut seen = Seen::default();
+    let mut texts = TEXTS.map(|_| None);
+    for field in to_object_iter(body) {
+        let Ok((name, value)) = field else { return Seen::default() };
+        match &*name {
+            "model" => seen.model = value.as_str().map(str::to_owned),
+            "stream" => seen.is_stream = value.as_bool().unwrap_or(false),
+            name => {
+                if let Some(at) = TEXTS.iter().position(|text| *text == name) {
+                    texts[at] = Some(value);
+                }
+            }
+        }
     }
+    seen.text = texts.into_iter().flatten().find_map(said);
+    seen
 }
 
 /// A text, the last of several, or the last message of a user.
-fn said(value: &Value) -> Option<Cow<'_, str>> {
-    if let Some(text) = value.as_str() {
-        return Some(Cow::Borrowed(text));
+fn said(value: LazyValue<'_>) -> Option<String> {
+    if value.is_str() {
+        return text(&value);
     }
-    let items = value.as_array()?;
-    let of_user = items
-        .iter()
-        .rev()
-        .find(|item| item.get("role").is_some_and(|role| role.as_str() == Some("user")));
+    let (mut of_user, mut last) = (None, None);
+    for item in value.into_array_iter()? {
+        let item = item.ok()?;
+        if item.get("role").is_some_and(|role| role.as_str() == Some("user")) {
+            of_user = Some(item);
+        } else if item.is_str() {
+            last = Some(item);
+        }
+    }
     match of_user {
         Some(message) => content(message.get("content")?),
-        None => items.iter().rev().find_map(|item| item.as_str()).map(Cow::Borrowed),
+        None => text(&last?),
     }
 }
 
 /// A text, or the texts of parts.
-fn content(value: &Value) -> Option<Cow<'_, str>> {
-    if let Some(text) = value.as_str() {
-        return Some(Cow::Borrowed(text));
+fn content(value: LazyValue<'_>) -> Option<String> {
+    if value.is_str() {
+        return text(&value);
     }
-    let parts = value.as_array()?.iter();
-    let texts: Vec<&str> =
-        parts.filter_map(|part| part.get("text").and_then(|text| text.as_str())).collect();
-    Some(Cow::Owned(texts.join("\n")))
+    let mut texts = Vec::new();
+    for part in value.into_array_iter()? {
+        texts.extend(part.ok()?.get("text").as_ref().and_then(text));
+    }
+    Some(texts.join("\n"))
+}
+
+fn text(value: &LazyValue<'_>) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 #[cfg(test)]

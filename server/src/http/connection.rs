@@ -359,7 +359,7 @@ impl Link {
         }
     }
 
-    async fn exchange(&mut self, head: Head) -> Result<(), Close> {
+    async fn exchange(&mut self, mut head: Head) -> Result<(), Close> {
         let started = self.io.clock.now();
         let id = self.io.request_id(head.headers.get("x-request-id").map(|id| id.as_bytes()));
         let mut exchange = Exchange {
@@ -369,7 +369,7 @@ impl Link {
             dialect: Dialect::of(&head),
         };
         let route = api::route(&head);
-        let body = match self.read_body(&head, &mut exchange, &id, started).await? {
+        let mut body = match self.read_body(&head, &mut exchange, &id, started).await? {
             Some(body) => body,
             None => return self.after(exchange),
         };
@@ -378,8 +378,9 @@ impl Link {
             exchange.keep_alive = false;
         }
         let mut fate = Fate::default();
-        let load = || self.io.observatory.in_flight();
-        match self.io.served.faults.ask(&head, &body, load, received) {
+        let verdict;
+        (head, body, verdict) = self.ask(head, body, received).await;
+        match verdict {
             Ok(None) => {}
             Ok(Some(verdict)) => {
                 let path = head.uri.path();

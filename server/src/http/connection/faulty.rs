@@ -7,6 +7,7 @@
 
 use std::future::Future as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,12 +16,14 @@ use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
+use super::super::head::Head;
 use super::super::response::{self, Exchange, RequestId, Response};
 use super::{Close, Link, MOST_PIPELINED, OpenGeneration, Received, Signal, Turn, millis};
 use crate::api::answer::Answer;
 use crate::faults::in_stream::{InStream, Voice, error_event};
 use crate::faults::{Verdict, limit_headers, respond};
 use crate::gpu_thread::Address;
+use crate::helper::{self, Length};
 use crate::metrics::record::Outcome;
 use crate::stream::Sent;
 
@@ -37,6 +40,12 @@ pub(super) struct Fate {
     pub(super) headers: Vec<(&'static str, String)>,
 }
 
+/// A request, and what is to befall it.
+type Asked = (Head, Vec<u8>, Result<Option<Verdict>, ApiError>);
+
+/// The longest body that is looked into on the I/O thread.
+const LONGEST_INLINE: usize = 32 * 1024;
+
 /// What has befallen a request before its answer.
 pub(super) enum Befallen {
     /// It has been answered, in a way.
@@ -52,6 +61,25 @@ const FOR_EVER: SimSpan = SimSpan::from_ms(7 * 86_400_000);
 const DRIP: SimSpan = SimSpan::from_ms(10);
 
 impl Link {
+    /// Whether, and what, is to befall a request. One that nothing can befall costs a look at a flag.
+    pub(super) async fn ask(&self, head: Head, body: Vec<u8>, now: SimTime) -> Asked {
+        let faults = &self.io.served.faults;
+        if !faults.may_befall(&head) {
+            return (head, body, Ok(None));
+        }
+        let load = self.io.observatory.in_flight();
+        if body.len() <= LONGEST_INLINE {
+            let verdict = faults.ask(&head, &body, load, now);
+            return (head, body, verdict);
+        }
+        let faults = Arc::clone(faults);
+        helper::run(&self.io.helper, Length::of_bytes(body.len()), move || {
+            let verdict = faults.ask(&head, &body, load, now);
+            (head, body, verdict)
+        })
+        .await
+    }
+
     /// Lets befall a request what comes before its answer.
     pub(super) async fn befall(
         &mut self,
