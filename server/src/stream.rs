@@ -3,9 +3,11 @@
 //! A generation stores how many tokens the engine has released and how many *units* of its answer
 //! the kernel has taken, never bytes: all units can be rendered again from the script. So a slow
 //! reader costs the same memory as a fast one, and gets everything due in one write when it reads
-//! on. The invariant: a unit is always the same bytes, whenever and with whatever else it is sent;
-//! what reaches the client depends on timing only in how it is cut into writes, and with several
-//! lanes in how their units are interleaved.
+//! on. One thing is kept: a unit longer than a write (a scored prompt, or the whole text once more at
+//! the end) of which the kernel has taken a part, since to render it anew for each further part takes
+//! time that grows with the square of its length. The invariant: a unit is always the same bytes,
+//! whenever and with whatever else it is sent; what reaches the client depends on timing only in how it
+//! is cut into writes, and with several lanes in how their units are interleaved.
 
 use std::collections::VecDeque;
 use std::io;
@@ -49,6 +51,9 @@ pub(crate) struct Generation {
     /// has taken.
     turn: usize,
     bytes_of_next: usize,
+    /// That unit, if it is a long one of which a part has been taken: at most one, and no longer than
+    /// the body of the same answer not streamed would be.
+    cut: Option<Box<CutUnit>>,
     /// The kernel has taken the first token.
     is_begun: bool,
     /// Its client wants to know when things happened.
@@ -80,6 +85,14 @@ enum Standing {
     Asked,
     Held,
     Refused,
+}
+
+/// A unit longer than [`WRITE_SIZE`], until the kernel has taken all of it.
+#[derive(Debug)]
+struct CutUnit {
+    /// Whose it is, as in [`Rendered`].
+    lane: usize,
+    bytes: Vec<u8>,
 }
 
 /// How the answer goes out.
@@ -180,6 +193,9 @@ struct Scratch {
     units: Vec<Rendered>,
     /// Of each lane, which unit is to be rendered next.
     next: Vec<u32>,
+    /// Bytes rendered so far.
+    #[cfg(test)]
+    rendered: usize,
 }
 
 /// A unit in the scratch.
@@ -243,6 +259,7 @@ impl Generations {
             is_head_sent: false,
             turn: 0,
             bytes_of_next: 0,
+            cut: None,
             is_begun: false,
             timing,
             is_dirty: false,
@@ -261,6 +278,12 @@ impl Generations {
         place.entry = Some(entry);
         self.shard.in_flight.add(1);
         Address { io: self.io, slot, generation: place.generation, lane: 0 }
+    }
+
+    /// Bytes rendered so far.
+    #[cfg(test)]
+    pub(crate) fn rendered(&self) -> usize {
+        self.scratch.rendered
     }
 
     /// What the connection should know about its generation.
@@ -540,6 +563,27 @@ fn lane_in(slots: &mut [Slot], address: Address) -> Option<(&mut Generation, usi
     Some((entry, lane))
 }
 
+impl Scratch {
+    /// The most room that is kept for the next write: what a long unit has taken is given back.
+    const MOST_KEPT: usize = 4 * WRITE_SIZE;
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.units.clear();
+        if self.bytes.capacity() > Self::MOST_KEPT {
+            self.bytes.shrink_to(WRITE_SIZE);
+        }
+    }
+
+    /// The unit that begins at `start`; a long one is always the last.
+    fn take(&mut self, start: usize, unit: Rendered) -> Box<CutUnit> {
+        debug_assert_eq!(unit.end, self.bytes.len(), "nothing is rendered behind a write's fill");
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.drain(..start);
+        Box::new(CutUnit { lane: unit.lane, bytes })
+    }
+}
+
 impl Lane {
     /// Units that exist so far.
     fn units_due(&self) -> u32 {
@@ -598,14 +642,25 @@ impl Generation {
                 return taken;
             }
             writes += 1;
-            self.render(scratch);
-            let bytes = &scratch.bytes[self.bytes_of_next..];
-            match self.conn.send(bytes) {
+            let bytes = match &self.cut {
+                None => {
+                    self.render(scratch);
+                    &scratch.bytes
+                }
+                Some(cut) => {
+                    scratch.units.clear();
+                    scratch.units.push(Rendered { lane: cut.lane, end: cut.bytes.len() });
+                    &cut.bytes
+                }
+            };
+            let length = bytes.len();
+            match self.conn.send(&bytes[self.bytes_of_next..]) {
                 Ok(sent) => {
                     let now = clock.now();
                     taken += sent;
                     let reached = self.bytes_of_next + sent;
-                    let whole = if reached == scratch.bytes.len() {
+                    let whole = if reached == length {
+                        self.cut = None;
                         scratch.units.len()
                     } else {
                         scratch.units.partition_point(|unit| unit.end <= reached)
@@ -617,6 +672,9 @@ impl Generation {
                         // What was cut must be what comes next.
                         if next.lane != HEAD {
                             self.turn = next.lane;
+                        }
+                        if self.cut.is_none() && next.end - start > WRITE_SIZE {
+                            self.cut = Some(scratch.take(start, *next));
                         }
                         self.block();
                         return taken;
@@ -701,8 +759,15 @@ impl Generation {
     /// Renders units from the first that was not taken whole, up to all that are due or a write's
     /// fill. Lanes take turns.
     fn render(&self, scratch: &mut Scratch) {
-        scratch.bytes.clear();
-        scratch.units.clear();
+        scratch.clear();
+        self.render_units(scratch);
+        #[cfg(test)]
+        {
+            scratch.rendered += scratch.bytes.len();
+        }
+    }
+
+    fn render_units(&self, scratch: &mut Scratch) {
         if !self.is_head_sent {
             self.render_head(&mut scratch.bytes);
             scratch.units.push(Rendered { lane: HEAD, end: scratch.bytes.len() });
@@ -738,7 +803,7 @@ impl Generation {
         }
     }
 
-    /// [`Self::render`] without turns: nearly every answer has one lane.
+    /// [`Self::render_units`] without turns: nearly every answer has one lane.
     fn render_single(&self, scratch: &mut Scratch) {
         let lane = self.lanes.first();
         let due = match &self.fault {

@@ -11,7 +11,7 @@ use llmsim_engine::units::{JobId, SimSpan, Tokens};
 
 use super::*;
 use crate::args::{ApiKeys, MetricsSettings, SummarySizes};
-use crate::helper;
+use crate::helper::{self, HelperThread};
 use crate::metrics::observatory::Shards;
 use crate::ring::{Reporter, reports};
 use crate::served::{Home, Limits, Model, Replica, Scope, Served, Sleep, Sleepers};
@@ -24,6 +24,8 @@ struct Stage {
     inbox: Arc<Inbox>,
     reporter: Reporter,
     listener: TcpListener,
+    /// Who works only if the test lets them.
+    helpers: HelperThread,
     /// Tokens published so far for each stream.
     published: u32,
 }
@@ -103,7 +105,7 @@ models:
             Tokens::new(1_000_000),
             WindowSizes { requests: 10, tokens: 10 },
         ));
-        let (helper, _) = helper::queue(1);
+        let (helper, helpers) = helper::queue(1);
         let (hall, gates) = IoThread {
             number: 0,
             clock,
@@ -125,7 +127,8 @@ models:
         // Whoever waits for a task lets those before it run, so the passer stands ready.
         monoio::spawn(async {}).await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self { io: Rc::clone(&gates[0]), gates, door, inbox, reporter, listener, published: 0 }
+        let io = Rc::clone(&gates[0]);
+        Self { io, gates, door, inbox, reporter, listener, helpers, published: 0 }
     }
 
     /// A client that has sent this; its socket waits at the door.
@@ -190,6 +193,13 @@ fn ask(model: &str, stream: bool, tokens: u32) -> Vec<u8> {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// A request with a body.
+fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: h\r\n{headers}content-length: {length}\r\n\r\n{body}")
+        .into_bytes()
 }
 
 const MODELS: &[u8] = b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n";
@@ -312,5 +322,85 @@ fn a_fast_reader_of_a_long_answer_gets_a_few_writes_and_then_others_have_their_t
         }
         // 20,000 frames of some 300 bytes, at most two times two writes of 64 KiB a turn.
         assert!(bytes > 5_000_000 && turns >= bytes as u64 / (4 * 80 * 1024), "{bytes} {turns}");
+    });
+}
+
+#[test]
+fn a_unit_longer_than_many_writes_is_rendered_once_however_slowly_it_is_read() {
+    play(|| async {
+        let stage = Stage::new().await;
+        std::thread::spawn({
+            let helpers = stage.helpers.clone();
+            move || helpers.run()
+        });
+        let words = "word ".repeat(20_000);
+        // A scored prompt is the first token's unit; instructions come back with the head.
+        let scored = format!(
+            r#"{{"model":"now","stream":true,"echo":true,"logprobs":5,"max_tokens":4,"prompt":"{words}"}}"#
+        );
+        let instructed = format!(
+            r#"{{"model":"now","stream":true,"max_output_tokens":16,"instructions":"{words}{words}","input":"Hello"}}"#
+        );
+        for (path, body) in [("/v1/completions", scored), ("/v1/responses", instructed)] {
+            let mut reader = stage.client(&post(path, "", &body));
+            let rendered = |stage: &Stage| stage.io.generations.borrow().rendered();
+            let before = rendered(&stage);
+            let (mut bytes, mut reads, mut buffer) = (0, 0, vec![0; 8 * 1024]);
+            let mut is_over = false;
+            while !is_over {
+                stage.dispatch().await;
+                stage.io.give_way().await;
+                // A little at a time, so that the socket is full again and again.
+                while let Ok(got) = reader.read(&mut buffer) {
+                    bytes += got;
+                    reads += 1;
+                    is_over = buffer[..got].ends_with(b"0\r\n\r\n");
+                    if is_over || reads % 8 == 0 {
+                        break;
+                    }
+                }
+            }
+            let rendered = rendered(&stage) - before;
+            assert!(bytes > 600_000, "{path}: {bytes}");
+            // What is short may be rendered again, once for each of the few times it was cut.
+            assert!(rendered < bytes + bytes / 4, "{path}: {rendered} rendered for {bytes}");
+        }
+    });
+}
+
+#[test]
+fn a_long_body_is_searched_for_whom_a_fault_hits_by_a_helper() {
+    play(|| async {
+        let stage = Stage::new().await;
+        let chat = |words: &str| {
+            let message = format!(r#"{{"role":"user","content":"{words}"}}"#);
+            let body = format!(r#"{{"model":"now","max_tokens":2,"messages":[{message}]}}"#);
+            post("/v1/chat/completions", "x-llmsim-fault: status=503\r\n", &body)
+        };
+        // Until the answer is there, or nobody has anything to do any more.
+        async fn answer(stage: &Stage, mut client: StdStream) -> Option<StdStream> {
+            let mut status = [0; 12];
+            for _ in 0..100 {
+                stage.dispatch().await;
+                stage.io.give_way().await;
+                if client.read(&mut status).is_ok() {
+                    assert_eq!(&status, b"HTTP/1.1 503");
+                    return None;
+                }
+            }
+            Some(client)
+        }
+        let short = stage.client(&chat("word"));
+        assert!(answer(&stage, short).await.is_none());
+        let long = stage.client(&chat(&"word ".repeat(10_000)));
+        let mut waiting = answer(&stage, long).await;
+        assert!(waiting.is_some(), "nobody has read it yet");
+        std::thread::spawn({
+            let helpers = stage.helpers.clone();
+            move || helpers.run()
+        });
+        while let Some(client) = waiting {
+            waiting = answer(&stage, client).await;
+        }
     });
 }
