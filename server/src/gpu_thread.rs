@@ -317,13 +317,8 @@ impl GpuThread {
     fn take_orders(&mut self, events: &mut Vec<Event>) {
         for _ in 0..ORDERS_PER_TURN {
             let Some(order) = self.inbox.pop() else { return };
-            let (seat, at) = match &order {
-                Order::Submit { seat, at, .. }
-                | Order::Cancel { seat, at, .. }
-                | Order::ResetPrefixCache { seat, at, .. }
-                | Order::Disturb { seat, at, .. } => (usize::from(*seat), *at),
-            };
-            let seat = &mut self.seats[seat];
+            let at = order.at();
+            let seat = &mut self.seats[usize::from(order.seat())];
             seat.admit(at, events, &mut self.reporters);
             // The order is as old as its stamp, but the engine's time never runs back. Whatever was
             // due before goes first, so that a late look at the inbox does not bend the timeline.

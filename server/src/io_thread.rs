@@ -9,7 +9,6 @@
 //! of anything cannot hold up the tokens that are due meanwhile.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::TcpStream as StdStream;
@@ -38,6 +37,7 @@ use crate::http::connection::{self, Conn, Signal};
 use crate::http::response::{Ids, RequestId, Response, http_date};
 use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
+use crate::outbox::Outbox;
 use crate::ring::{Doorbell, Inbox, Order, Report};
 use crate::served::{Home, Served};
 use crate::stream::{Delivery, Ended, Generations};
@@ -120,9 +120,8 @@ pub(crate) struct Hall {
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
     /// One ring per GPU thread.
     rings: RefCell<Vec<rtrb::Consumer<Report>>>,
-    inboxes: Vec<Arc<Inbox>>,
-    /// Cancellations that found an inbox full, to be tried again.
-    unsent: RefCell<VecDeque<(u16, Order)>>,
+    /// One per GPU thread.
+    outboxes: RefCell<Vec<Outbox>>,
     /// The engines that need no timeline, by seat.
     engines: RefCell<Vec<(Engine, Recorder)>>,
     /// One of those engines has more to tell than fitted into a turn.
@@ -220,8 +219,7 @@ impl IoThread {
             observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
             rings: RefCell::new(self.rings),
-            inboxes,
-            unsent: RefCell::default(),
+            outboxes: RefCell::new(inboxes.into_iter().map(Outbox::new).collect()),
             engines: RefCell::new(engines.collect()),
             engines_have_more: Cell::new(false),
             events: RefCell::default(),
@@ -275,7 +273,7 @@ async fn sweep(io: Rc<Hall>) {
         for conn in io.conns.borrow().slots.iter().flatten() {
             conn.sweep(now);
         }
-        io.send_unsent_orders();
+        io.outboxes.borrow_mut().iter_mut().for_each(Outbox::send_unsent);
     }
 }
 
@@ -327,7 +325,8 @@ impl Io {
                 for lane in 0..lanes {
                     let job = generations.job(address.lane(lane));
                     let order = Order::Submit { seat, at: self.clock.now(), received, job };
-                    if self.inboxes[usize::from(thread)].push(order).is_err() {
+                    let handed_over = self.outboxes.borrow_mut()[usize::from(thread)].submit(order);
+                    if handed_over.is_err() {
                         let refused = generations.close(address, Outcome::Refused);
                         (0..lane).for_each(|lane| self.cancel(replica.home, address.lane(lane)));
                         let format = &refused.expect("it was just opened").answer.format;
@@ -591,20 +590,7 @@ impl Hall {
     }
 
     fn order(&self, thread: u16, order: Order) {
-        if let Err(order) = self.inboxes[usize::from(thread)].push(order) {
-            // At most one per lane of a connection and reset, so the list is bounded.
-            self.unsent.borrow_mut().push_back((thread, order));
-        }
-    }
-
-    fn send_unsent_orders(&self) {
-        let mut unsent = self.unsent.borrow_mut();
-        for _ in 0..unsent.len() {
-            let Some((thread, order)) = unsent.pop_front() else { break };
-            if let Err(order) = self.inboxes[usize::from(thread)].push(order) {
-                unsent.push_back((thread, order));
-            }
-        }
+        self.outboxes.borrow_mut()[usize::from(thread)].give(order);
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -21,6 +21,7 @@ mod journal;
 mod lanes;
 mod lobby;
 pub mod metrics;
+mod outbox;
 mod ring;
 mod served;
 pub mod step_writer;
@@ -30,8 +31,8 @@ mod sys;
 mod tally;
 pub mod tls;
 mod topology;
-
 mod vocabulary;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

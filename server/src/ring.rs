@@ -32,6 +32,28 @@ pub(crate) enum Order {
     Disturb { seat: u16, at: SimTime, timeline: Box<[Timed]> },
 }
 
+impl Order {
+    /// The seat of the GPU that it is for.
+    pub(crate) fn seat(&self) -> u16 {
+        match self {
+            Self::Submit { seat, .. }
+            | Self::Cancel { seat, .. }
+            | Self::ResetPrefixCache { seat, .. }
+            | Self::Disturb { seat, .. } => *seat,
+        }
+    }
+
+    /// When it was given.
+    pub(crate) fn at(&self) -> SimTime {
+        match self {
+            Self::Submit { at, .. }
+            | Self::Cancel { at, .. }
+            | Self::ResetPrefixCache { at, .. }
+            | Self::Disturb { at, .. } => *at,
+        }
+    }
+}
+
 /// What a GPU thread tells an I/O thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Report {
@@ -93,8 +115,8 @@ impl Doorbell {
     }
 }
 
-/// The orders waiting for a GPU thread. Bounded: an I/O thread that finds it full keeps a
-/// cancellation and tries again, and answers a new request with 503.
+/// The orders waiting for a GPU thread. Bounded: what an I/O thread does that finds it full is told at
+/// [`Outbox`](crate::outbox::Outbox).
 #[derive(Debug)]
 pub(crate) struct Inbox {
     orders: ArrayQueue<Order>,
