@@ -178,8 +178,9 @@ pub(crate) fn reports(capacity: usize, bell: Arc<Doorbell>) -> (Reporter, rtrb::
 ///
 /// If the I/O thread lags so far that the ring is full, reports spill into a list; if that is full
 /// too, plain tokens are left out, which loses nothing but their own stamp: a later token of the
-/// same job says 'up to here'. First and last tokens and verdicts are always kept, and there are at
-/// most a handful of those per request.
+/// same job says 'up to here'. So are preemptions and what follows on them, of which a request may
+/// have any number and which only its timing tells of. What is left (verdicts, admissions, first and
+/// last tokens) is always kept, and a request has at most four of those.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     ring: rtrb::Producer<Report>,
@@ -201,10 +202,14 @@ impl Reporter {
                 Err(rtrb::PushError::Full(_)) => {}
             }
         }
-        if self.spilled.len() >= Self::SPILL_LIMIT && is_plain_token(&report) {
-            self.merged += 1;
-        } else {
+        if self.spilled.len() < Self::SPILL_LIMIT {
             self.spilled.push_back(report);
+            return;
+        }
+        match Weight::of(&report) {
+            Weight::Kept => self.spilled.push_back(report),
+            Weight::Merged => self.merged += 1,
+            Weight::LeftOut => {}
         }
     }
 
@@ -234,13 +239,30 @@ impl Reporter {
     }
 }
 
-fn is_plain_token(report: &Report) -> bool {
-    let Report::Event(event, _) = report else { return false };
-    matches!(event.what, What::Token { index, finish: None } if index.get() > 1)
+/// What becomes of a report for which there is no room.
+enum Weight {
+    /// It is kept all the same.
+    Kept,
+    /// A later token says the same.
+    Merged,
+    /// Nobody hears of it.
+    LeftOut,
+}
+
+impl Weight {
+    fn of(report: &Report) -> Self {
+        let Report::Event(event, _) = report else { return Self::Kept };
+        match event.what {
+            What::Token { index, finish: None } if index.get() > 1 => Self::Merged,
+            What::Preempted | What::Resumed { .. } => Self::LeftOut,
+            What::Token { .. } | What::Admitted { .. } | What::Lost => Self::Kept,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use llmsim_engine::sim::Finish;
     use llmsim_engine::units::Tokens;
 
     use super::*;
@@ -300,6 +322,25 @@ mod tests {
         reporter.publish(token(1, 200_001));
         reporter.deliver();
         assert_eq!(index_of(&reader.pop().unwrap()), 200_001);
+    }
+
+    #[test]
+    fn a_gpu_that_thrashes_does_not_fill_the_memory_of_a_reader_that_stopped() {
+        let (mut reporter, _reader) = reports(4, Arc::new(Doorbell::default()));
+        let at = SimTime::ZERO;
+        let event = |what| Report::Event(Event { at, job: JobId(1), what }, at);
+        reporter.publish(Report::Queued(JobId(1), SimTime::ZERO));
+        reporter.publish(event(What::Admitted { cached: Tokens::ZERO }));
+        for _ in 0..100_000 {
+            reporter.publish(event(What::Preempted));
+            reporter.publish(event(What::Resumed { cached: Tokens::ZERO }));
+        }
+        assert_eq!(reporter.spilled.len(), Reporter::SPILL_LIMIT);
+        // No token was merged into another, and the end is told.
+        assert_eq!(reporter.merged(), 0);
+        let last = What::Token { index: Tokens::new(2), finish: Some(Finish::Stop) };
+        reporter.publish(event(last));
+        assert_eq!(reporter.spilled.len(), Reporter::SPILL_LIMIT + 1);
     }
 
     #[test]
