@@ -192,12 +192,11 @@ impl Server {
 
         let timed = places.iter().zip(downs.iter()).filter(|(place, _)| !place.is_here);
         let mut troubles: Vec<Option<Troubles>> = timed
-            .map(|(gpu, down)| {
-                let model = served.models[gpu.model].name.clone();
+            .enumerate()
+            .map(|(gpu, (_, down))| {
                 Some(Troubles {
                     timeline: timelines.next().unwrap_or_default().into(),
-                    name: format!("{model}/{}", gpu.replica),
-                    model,
+                    gpu,
                     faults: Arc::clone(&faults),
                     down: Arc::clone(down),
                 })
@@ -243,9 +242,9 @@ impl Server {
 
         // Helpers end when the last I/O thread drops its way to them.
         let (helper, helper_thread) = helper::queue(connections);
+        let helpers = (machine.parallelism / 4).clamp(1, 4);
         let for_short = helper_thread.clone();
         drop(spawn("helper-short".to_owned(), move || for_short.run_short()));
-        let helpers = (machine.parallelism / 4).clamp(1, 4);
         for number in 0..helpers {
             let helper_thread = helper_thread.clone();
             drop(spawn(format!("helper-{number}"), move || helper_thread.run()));

@@ -93,9 +93,8 @@ pub(crate) struct Seat {
 pub(crate) struct Troubles {
     /// In order of time.
     pub(crate) timeline: VecDeque<Timed>,
-    /// As the log names the GPU.
-    pub(crate) model: String,
-    pub(crate) name: String,
+    /// The GPU's place among those with a timeline.
+    pub(crate) gpu: usize,
     pub(crate) faults: Arc<Faults>,
     /// Until when it takes no requests, for those who deal them out.
     pub(crate) down: Arc<Down>,
@@ -231,12 +230,12 @@ impl Seat {
         self.engine.disturb(at, what);
         self.told = at;
         self.is_changed = true;
-        let Troubles { faults, down, model, name, .. } = &self.troubles;
+        let Troubles { faults, down, gpu, .. } = &self.troubles;
         if let Disturbance::Crash { down: span } = what {
             down.until(at + span);
         }
         if !what.is_end() {
-            faults.log.note(model, what.kind(), &format!("{what} gpu={name}"), "", at);
+            faults.log.disturbed(*gpu, what, at);
         }
     }
 

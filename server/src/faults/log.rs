@@ -1,17 +1,46 @@
 //! Who was hit by what: counters, and the last few in words.
 //!
-//! Touched only when a fault happens, so a lock does. The invariant: what is kept is bounded, and
-//! what was not written to the log in time is counted, not waited for.
+//! Touched only when a fault happens, so a lock does for connections. A GPU thread never waits for it:
+//! it leaves a note of a few numbers, of which words are made when somebody looks. The invariant: what
+//! is kept is bounded, and what was not written to the log in time is counted, not waited for.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crossbeam::queue::ArrayQueue;
 use llmsim_engine::observe::family::{Family, Kind};
+use llmsim_engine::sim::Disturbance;
 use llmsim_engine::units::SimTime;
 
 /// The hits of a server.
-#[derive(Debug, Default)]
-pub(crate) struct Log(Mutex<Kept>);
+#[derive(Debug)]
+pub(crate) struct Log {
+    kept: Mutex<Kept>,
+    /// By number.
+    gpus: Vec<Gpu>,
+    disturbed: ArrayQueue<Disturbed>,
+    /// Notes that found the queue full: told in the log, and in no counter.
+    lost: AtomicU64,
+}
+
+/// A simulated GPU, as the log names it.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(crate) model: String,
+    pub(crate) name: String,
+}
+
+/// A note of a GPU thread.
+#[derive(Clone, Copy, Debug)]
+struct Disturbed {
+    gpu: usize,
+    what: Disturbance,
+    at: SimTime,
+}
+
+/// Notes that may wait for somebody to look, which the observer does once a second.
+const MOST_NOTES: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -48,6 +77,30 @@ pub(crate) struct Counted {
 const MOST: usize = 200;
 
 impl Log {
+    pub(crate) fn new(gpus: Vec<Gpu>) -> Self {
+        Self {
+            kept: Mutex::default(),
+            gpus,
+            disturbed: ArrayQueue::new(MOST_NOTES),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// A simulated GPU was disturbed. It waits for nobody and makes nothing.
+    pub(crate) fn disturbed(&self, gpu: usize, what: Disturbance, at: SimTime) {
+        if self.disturbed.push(Disturbed { gpu, what, at }).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes words of what the GPU threads have left.
+    fn take_in(&self) {
+        while let Some(Disturbed { gpu, what, at }) = self.disturbed.pop() {
+            let Gpu { model, name } = &self.gpus[gpu];
+            self.note(model, what.kind(), &format!("{what} gpu={name}"), "", at);
+        }
+    }
+
     pub(crate) fn note(
         &self,
         model: &str,
@@ -72,6 +125,7 @@ impl Log {
 
     /// All counters, by model and kind.
     pub(crate) fn counts(&self) -> Vec<Counted> {
+        self.take_in();
         let kept = self.kept();
         let counts = kept.counts.iter();
         counts
@@ -96,14 +150,17 @@ impl Log {
 
     /// The last hits, newest first.
     pub(crate) fn recent(&self, most: usize) -> Vec<Hit> {
+        self.take_in();
         self.kept().recent.iter().rev().take(most).cloned().collect()
     }
 
     /// The lines that have not been written yet.
     pub(crate) fn take_lines(&self) -> Vec<String> {
+        self.take_in();
+        let lost = self.lost.swap(0, Ordering::Relaxed);
         let mut kept = self.kept();
         let unwritten = std::mem::take(&mut kept.unwritten);
-        let skipped = std::mem::take(&mut kept.skipped);
+        let skipped = std::mem::take(&mut kept.skipped) + lost;
         let from = kept.recent.len() - unwritten;
         let mut lines: Vec<String> = kept.recent.iter().skip(from).map(Hit::to_string).collect();
         if skipped > 0 {
@@ -113,7 +170,7 @@ impl Log {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,7 +188,7 @@ mod tests {
 
     #[test]
     fn hits_are_counted_remembered_and_written_once() {
-        let log = Log::default();
+        let log = Log::new(Vec::new());
         for request in ["r1", "r2"] {
             log.note("m", "close", "close first=2", request, SimTime::from_ns(1_000_000));
         }
@@ -148,7 +205,7 @@ mod tests {
 
     #[test]
     fn more_than_can_be_written_is_counted() {
-        let log = Log::default();
+        let log = Log::new(Vec::new());
         for _ in 0..MOST + 50 {
             log.note("m", "close", "close", "r", SimTime::ZERO);
         }
@@ -156,5 +213,21 @@ mod tests {
         assert_eq!(lines.len(), MOST + 1);
         assert_eq!(lines[MOST], "fault: and 50 more since the last line");
         assert_eq!(log.counts()[0].count, (MOST + 50) as u64);
+    }
+
+    #[test]
+    fn a_gpu_thread_leaves_its_note_though_somebody_has_the_lock() {
+        let gpu = Gpu { model: "m".into(), name: "m/1".into() };
+        let log = Log::new(vec![gpu]);
+        let kept = log.kept();
+        for _ in 0..MOST_NOTES + 3 {
+            log.disturbed(0, Disturbance::Preempt { requests: 2 }, SimTime::ZERO);
+        }
+        drop(kept);
+        assert_eq!(log.counts()[0].count, MOST_NOTES as u64);
+        let lines = log.take_lines();
+        assert_eq!(lines[0], "fault: preempt model=m at=0ms rule=\"preempt=2 gpu=m/1\"");
+        let more = MOST_NOTES - MOST + 3;
+        assert_eq!(lines[MOST], format!("fault: and {more} more since the last line"));
     }
 }

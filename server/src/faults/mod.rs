@@ -74,7 +74,7 @@ impl Faults {
             asks: AtomicBool::new(plan.asks()),
             plan: RwLock::new(plan),
             counts: Mutex::default(),
-            log: Log::default(),
+            log: Log::new(gpus(&models).iter().map(named).collect()),
             models,
         }
     }
@@ -307,6 +307,12 @@ fn gpus(models: &[ModelSpec]) -> Vec<GpuAt<'_>> {
                 .map(|replica| GpuAt { model: &model.name, replica })
         })
         .collect()
+}
+
+/// A simulated GPU, as the log names it.
+fn named(gpu: &GpuAt<'_>) -> log::Gpu {
+    let GpuAt { model, replica } = gpu;
+    log::Gpu { model: (*model).to_owned(), name: format!("{model}/{replica}") }
 }
 
 /// What `rules` do to each simulated GPU of `models` from the start of a run.
