@@ -246,6 +246,13 @@ impl Seat {
         self.engine.reset_prefix_cache(at)
     }
 
+    /// Nothing else is to be done: whoever looks at the journal sees all that has happened.
+    fn flush_journal(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.flush();
+        }
+    }
+
     /// Hands the steps that ended to whoever counts them and writes them down.
     fn tell_steps(&mut self) {
         self.engine.swap_steps(&mut self.steps);
@@ -287,6 +294,9 @@ pub(crate) struct GpuThread {
 /// of 8,192 cancels, at 1 µs each, must not hold up other seats' steps.
 const ORDERS_PER_TURN: usize = 64;
 
+/// Before so long a pause, and one without an end, what the journals hold is passed on.
+const LONG_PAUSE: SimSpan = SimSpan::from_ms(100);
+
 impl GpuThread {
     /// Runs until told to stop; to be called on the thread's own stack.
     pub(crate) fn run(mut self) {
@@ -302,6 +312,9 @@ impl GpuThread {
             }
             self.seats.iter_mut().for_each(Seat::tell_steps);
             let deadline = self.deadline();
+            if deadline.is_none_or(|deadline| deadline > self.clock.now() + LONG_PAUSE) {
+                self.seats.iter_mut().for_each(Seat::flush_journal);
+            }
             pause.until(deadline, self.clock, &self.inbox);
         }
         // Cancellations of streams that were cut belong into the journal.

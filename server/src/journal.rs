@@ -152,7 +152,8 @@ impl SeatJournal {
         }
     }
 
-    fn flush(&mut self) {
+    /// Passes on what has gathered.
+    pub(crate) fn flush(&mut self) {
         if self.inputs.text().is_empty() && self.events.is_empty() {
             return;
         }

@@ -47,6 +47,24 @@ fn crash(server: &Server) {
     while admin.chat(&whole("batched", "x")).status != 200 {}
 }
 
+#[test]
+fn a_journal_can_be_read_while_its_server_stands_idle() {
+    let path = std::env::temp_dir().join(format!("llmsim-journal-idle-{}", std::process::id()));
+    let server = fixture::start_with(|settings| {
+        settings.config.models.retain(|model| model.name == "batched");
+        settings.logs.journal = Some(path.clone());
+    });
+    assert_eq!(Client::new(&server).chat(&whole("batched", "x")).status, 200);
+    fixture::wait_until(&server, "the request in the journal", |_| {
+        std::fs::read_to_string(&path).unwrap_or_default().contains("submit ")
+    });
+    drop(server);
+    std::fs::remove_file(&path).unwrap();
+    let mut events = path.into_os_string();
+    events.push(".events");
+    std::fs::remove_file(events).unwrap();
+}
+
 fn live_and_offline(name: &str, overhead: SimSpan, unwell: &str) {
     let directory =
         std::env::temp_dir().join(format!("llmsim-journal-{name}-{}", std::process::id()));
