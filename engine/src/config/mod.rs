@@ -10,6 +10,7 @@ mod fields;
 mod fitted;
 mod problem;
 mod raw;
+mod reasoning;
 mod resolve;
 mod rules;
 mod scalar;

@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 
 use crate::catalog::{KvCacheDtype, WeightDtype};
+use crate::text::responses::Thinking;
 
 use super::faults::Faults;
 use super::fields::{Field, Fields};
 use super::problem::{Hint, Report};
+use super::reasoning;
 use super::tokenizer;
 use super::tree::Place;
 use super::value::{Placed, Range, Value};
@@ -65,6 +67,7 @@ pub(super) struct Model {
     pub(super) efficiency: Efficiency,
     pub(super) faults: Option<Value>,
     /// The file of its tokenizer.
+    pub(super) reasoning: Thinking,
     pub(super) tokenizer: Option<Placed<String>>,
 }
 
@@ -281,6 +284,7 @@ impl Model {
             efficiency: Efficiency::default(),
             faults: fields.take(report, "faults", &[]),
             tokenizer: tokenizer::file(&mut fields, report),
+            reasoning: reasoning::read(&mut fields, report),
         };
 
         if let Some(section) = fields.section(report, "weights") {

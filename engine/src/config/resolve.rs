@@ -8,6 +8,7 @@ use crate::catalog::{self, Derived};
 use crate::sim::EngineSpec;
 use crate::sim::solo::FixedRateSpec;
 use crate::text::model_tokenizer::Tokenizer;
+use crate::text::responses::Thinking;
 use crate::units::{Bytes, ModelId, Rate, SimSpan, Tokens};
 
 use super::ReadFile;
@@ -28,6 +29,8 @@ pub struct ModelSpec {
     pub context_length: Tokens,
     /// How text is counted.
     pub tokenizer: Tokenizer,
+    /// Whether its answers think before they speak.
+    pub reasoning: Thinking,
     /// When tokens are sent.
     pub engine: EngineSpec,
     /// How many simulated GPUs (or groups of `tensor_parallel_size` GPUs) serve it, each with its
@@ -143,6 +146,7 @@ fn resolve(
             name: name?,
             context_length: resolved.context_length,
             tokenizer: Tokenizer::Regex,
+            reasoning: model.reasoning,
             engine: EngineSpec::Scheduler(Box::new(resolved.spec)),
             replicas,
             request_overhead: overhead.unwrap_or(resolved.request_overhead),
@@ -165,6 +169,7 @@ fn resolve(
         name: name?,
         context_length: tokens(model.context_length.as_ref()?.value),
         tokenizer: Tokenizer::Regex,
+        reasoning: model.reasoning,
         replicas,
         // `instant` is instant.
         request_overhead: match &engine {

@@ -202,6 +202,18 @@ pub struct Lengths {
     pub max: Tokens,
 }
 
+/// Whether a model's answers think before they speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Thinking {
+    /// As the entries say.
+    #[default]
+    Scripted,
+    /// Never, whatever an entry says.
+    Never,
+    /// Always: what an entry says, else filler.
+    Always(Lengths),
+}
+
 /// Something wrong with a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleProblem {
@@ -490,6 +502,26 @@ impl Responses {
             }
         }
         hit.map(|hit| (plain, Some(hit)))
+    }
+}
+
+impl Reply {
+    /// The reply of a model that thinks as `thinking` says: before a refusal, too, but not where its
+    /// entry thinks already. `most` is how many tokens a client lets it think; 0 is none at all.
+    #[must_use]
+    pub fn thinking(mut self, thinking: Thinking, most: Option<Tokens>) -> Self {
+        if thinking == Thinking::Never || most == Some(Tokens::ZERO) {
+            self.reasoning = None;
+        } else if let (Thinking::Always(Lengths { min, max }), None) = (thinking, &self.reasoning) {
+            let choices = u64::from(max.get() - min.get()) + 1;
+            let more = self.seed.with(b"reasoning length").below(choices) as u32;
+            let len = min + Tokens::new(more);
+            let len = most.map_or(len, |most| len.min(most));
+            let filler = self.seed.with(b"reasoning filler");
+            let entry = Arc::clone(&self.entry);
+            self.reasoning = Some(Script::filler(entry, &self.tokenizer, filler, len));
+        }
+        self
     }
 }
 
