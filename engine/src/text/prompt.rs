@@ -15,6 +15,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use super::model_tokenizer::{ModelTokenizer, REGEX, Token, Tokenizer};
 use super::tokenizer::{self, Pieces};
@@ -70,9 +71,32 @@ pub struct PromptReader<'a> {
     tokenizer: &'a Tokenizer,
     messages: std::vec::IntoIter<Message<'a>>,
     current: Option<Pieces<'a>>,
+    tally: Tally,
+    done: bool,
+}
+
+/// What has been read.
+#[derive(Clone, Debug)]
+struct Tally {
+    /// Tokens so far, whether or not they are kept.
+    seen: u32,
+    /// Those that are kept: the others are not part of the prompt.
+    kept: Range<u32>,
     tokens: u32,
     chain: Option<Chain>,
-    done: bool,
+}
+
+impl Tally {
+    /// One more token; `push` puts it into a chain.
+    fn add(&mut self, push: impl FnOnce(&mut Chain)) {
+        if self.kept.contains(&self.seen) {
+            self.tokens += 1;
+            if let Some(chain) = &mut self.chain {
+                push(chain);
+            }
+        }
+        self.seen += 1;
+    }
 }
 
 impl<'a> PromptReader<'a> {
@@ -96,10 +120,22 @@ impl<'a> PromptReader<'a> {
             tokenizer,
             messages: messages.into_iter(),
             current: None,
-            tokens: 0,
-            chain: chain.map(|spec| Chain::new(&spec)),
+            tally: Tally {
+                seen: 0,
+                kept: 0..u32::MAX,
+                tokens: 0,
+                chain: chain.map(|spec| Chain::new(&spec)),
+            },
             done: false,
         }
+    }
+
+    /// The same as if the prompt had only these of its tokens; to be said before any is read.
+    #[must_use]
+    pub fn keeping(mut self, tokens: Range<u32>) -> Self {
+        debug_assert_eq!(self.tally.seen, 0, "what was counted stays counted");
+        self.tally.kept = tokens;
+        self
     }
 
     /// Reads on for about `budget` bytes of text: at most one message's overhead and one piece
@@ -136,13 +172,13 @@ impl<'a> PromptReader<'a> {
 
     /// Tokens counted so far; all of the prompt's once [`Progress::Done`].
     pub fn tokens(&self) -> Tokens {
-        Tokens::new(self.tokens)
+        Tokens::new(self.tally.tokens)
     }
 
     /// The block keys so far, to be continued with the answer's pieces; `None` if none were asked
     /// for.
     pub fn into_chain(self) -> Option<Chain> {
-        self.chain
+        self.tally.chain
     }
 
     /// Reads pieces of the current message; returns what is left of the budget.
@@ -153,10 +189,7 @@ impl<'a> PromptReader<'a> {
                 self.special(MESSAGE_END);
                 return left;
             };
-            self.tokens += 1;
-            if let Some(chain) = &mut self.chain {
-                chain.push(piece);
-            }
+            self.tally.add(|chain| chain.push(piece));
             left = left.saturating_sub(piece.len());
         }
         self.current = Some(pieces);
@@ -175,13 +208,8 @@ impl<'a> PromptReader<'a> {
 
     /// Reads a message as a real model does; returns how many bytes that were.
     fn whole_message(&mut self, model: &ModelTokenizer) -> usize {
-        let Self { tokens, chain, .. } = self;
-        let each = |id| {
-            *tokens += 1;
-            if let Some(chain) = chain {
-                chain.push_token(Token::Id(id));
-            }
-        };
+        let tally = &mut self.tally;
+        let each = |id| tally.add(|chain| chain.push_token(Token::Id(id)));
         match self.messages.next() {
             Some(message) => {
                 model.message(message.role, message.content, each);
@@ -197,18 +225,12 @@ impl<'a> PromptReader<'a> {
 
     fn head(&mut self, role: &str) {
         self.special(MESSAGE_START);
-        self.tokens += 2;
-        if let Some(chain) = &mut self.chain {
-            chain.push(role);
-            chain.push("\n");
-        }
+        self.tally.add(|chain| chain.push(role));
+        self.tally.add(|chain| chain.push("\n"));
     }
 
     fn special(&mut self, token: u64) {
-        self.tokens += 1;
-        if let Some(chain) = &mut self.chain {
-            chain.push_special(token);
-        }
+        self.tally.add(|chain| chain.push_special(token));
     }
 }
 
@@ -372,6 +394,26 @@ mod tests {
             .collect();
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len());
+    }
+
+    #[test]
+    fn a_cut_prompt_is_counted_and_keyed_as_what_is_left_of_it() {
+        // Start, role, line feed, three words, end; start, role, line feed.
+        let messages = [user("one two three")];
+        let cut = |kept| {
+            let reader = PromptReader::new(messages, Some(spec(1, None))).keeping(kept).finish();
+            (reader.tokens().get(), reader.into_chain().unwrap().into_keys())
+        };
+        let whole = keys(&messages, spec(1, None));
+        assert_eq!(cut(0..4), (4, whole[..4].to_vec()));
+        // From " two" on: keys of a sequence that begins there.
+        let (tokens, last) = cut(4..10);
+        let mut chain = Chain::new(&spec(1, None));
+        for piece in [" two", " three"] {
+            chain.push(piece);
+        }
+        assert_eq!((tokens, &last[..2]), (6, chain.keys()));
+        assert_eq!(cut(0..u32::MAX), (10, whole));
     }
 
     #[test]

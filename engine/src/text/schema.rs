@@ -253,13 +253,14 @@ pub fn matching(pattern: &str, seed: Seed) -> Result<String, Problem> {
         return Err(Problem::new("", UNKNOWN_PATTERN));
     }
     // The whole text is to match.
-    let anchored = format!("^(?:{pattern})$");
+    let anchored = pattern::compile(&format!("^(?:{pattern})$"))
+        .ok_or_else(|| Problem::new("", UNKNOWN_PATTERN))?;
     (0..ATTEMPTS)
         .filter_map(|attempt| {
             let mut draw = seed.with(&attempt.to_le_bytes()).generator();
             pattern::sample(pattern, 4, &mut draw)
         })
-        .find(|text| pattern::finds(&anchored, text))
+        .find(|text| anchored.is_match(text))
         .ok_or_else(|| Problem::new("", "no text was found that matches"))
 }
 

@@ -12,6 +12,7 @@
 //! 3. Without calls, content in a required format is the scripted one if it satisfies the format,
 //!    else it is made: for `json_object` around the scripted text, for a schema from the schema.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::model_tokenizer::Tokenizer;
@@ -41,8 +42,28 @@ pub struct Wants {
 pub struct Tool {
     /// Its name.
     pub name: Box<str>,
+    /// Its place in the request, for a refusal.
+    pub place: usize,
     /// The JSON schema of its arguments; any object if there is none.
-    pub parameters: Option<String>,
+    pub parameters: Option<Schema>,
+}
+
+/// A JSON schema as a text, read when an answer needs it, and once however many do.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    text: String,
+    document: OnceCell<Result<Document, Problem>>,
+}
+
+impl Schema {
+    /// The schema of that text.
+    pub fn new(text: String) -> Self {
+        Self { text, document: OnceCell::new() }
+    }
+
+    fn document(&self) -> Result<&Document, Problem> {
+        self.document.get_or_init(|| Document::parse(&self.text)).as_ref().map_err(Clone::clone)
+    }
 }
 
 /// Whether a function is called.
@@ -68,7 +89,7 @@ pub enum Form {
     /// A JSON object.
     Object,
     /// JSON that satisfies this schema.
-    Schema(String),
+    Schema(Schema),
     /// One of these texts.
     Choice(Vec<String>),
     /// A text that this pattern matches as a whole.
@@ -87,7 +108,7 @@ pub struct Said {
 /// Why a wish cannot be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmet {
-    /// By the schema of the tool at this place.
+    /// By the schema of the tool at this place of the request.
     Tool(usize, Problem),
     /// By the format.
     Form(Problem),
@@ -174,13 +195,14 @@ fn calls(reply: &Reply, wants: &Wants) -> Result<Vec<Made>, Unmet> {
     }
     let make = |(index, (tool, scripted)): (usize, (usize, Option<&str>))| {
         let seed = reply.seed.with(b"call").with(&(index as u64).to_le_bytes());
-        let Tool { name, parameters } = &wants.tools[tool];
+        let Tool { name, place, parameters } = &wants.tools[tool];
         let arguments = match (scripted, parameters) {
             (Some(scripted), _) => scripted.to_owned(),
             (None, None) => "{}".to_owned(),
-            (None, Some(schema)) => Document::parse(schema)
+            (None, Some(schema)) => schema
+                .document()
                 .and_then(|schema| schema.generate(seed))
-                .map_err(|problem| Unmet::Tool(tool, problem))?,
+                .map_err(|problem| Unmet::Tool(*place, problem))?,
         };
         let id = id(seed.with(&wants.turn.to_le_bytes())).into();
         let call = Call { index: index as u32, id, name: name.clone() };
@@ -220,7 +242,7 @@ fn formed(
             object
         }
         Form::Schema(schema) => {
-            let schema = Document::parse(schema)?;
+            let schema = schema.document()?;
             if schema.accepts(&text) {
                 return Ok(scripted);
             }
