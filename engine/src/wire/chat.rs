@@ -21,7 +21,8 @@ use std::mem::take;
 use self::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
 pub use self::messages::{Message, Role};
 pub use self::tools::Format;
-use super::error::{ApiError, Unsupported};
+pub use self::vllm::{Side, TokenFields, Truncation};
+use super::error::ApiError;
 use super::json::{Json, Kind};
 use super::tools::{Choice, Tools};
 use crate::units::Tokens;
@@ -42,6 +43,10 @@ pub struct ChatRequest<'a> {
     pub logprobs: Option<u32>,
     /// vLLM: whether what is thought before the answer is sent.
     pub include_reasoning: bool,
+    /// How many tokens may be thought before the answer; `None` for as many as there are.
+    pub most_thinking: Option<Tokens>,
+    /// vLLM: what is told of tokens, and what is kept of the prompt's.
+    pub tokens: TokenFields,
     /// How many answers: `n`, from 1 to 128.
     pub choices: u32,
     /// Whether the answer is a stream.
@@ -84,10 +89,10 @@ impl<'a> ChatRequest<'a> {
 
         // OpenAI's order from here on.
         only_type(raw.functions, "functions", Kind::Array)?;
-        let tools = tools::tools(&raw.tools)?;
-        let choice = tools::tool_choice(&raw.tool_choice, &raw.tools)?;
+        let mut list = tools::tools(&raw.tools)?;
+        let choice = tools::tool_choice(&raw.tool_choice, &raw.tools, &mut list)?;
         let parallel = boolean(&raw.parallel_tool_calls, "parallel_tool_calls")?.unwrap_or(true);
-        let tools = Tools { list: tools, choice, parallel };
+        let tools = Tools { list, choice, parallel };
         if tools.list.is_empty() && tools.choice == Choice::Required {
             let why = "none of the tools is of type 'function', and others are never called.";
             return Err(ApiError::invalid_value("tool_choice", why));
@@ -105,7 +110,7 @@ impl<'a> ChatRequest<'a> {
         let response_format = tools::response_format(&raw.response_format)?;
         string(take(&mut raw.service_tier), "service_tier")?;
         let max_tokens = limit(&raw.max_tokens, "max_tokens")?;
-        string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
+        let effort = string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
         tools::logit_bias(&raw.logit_bias)?;
         let stop = stop(take(&mut raw.stop))?;
         let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
@@ -122,25 +127,17 @@ impl<'a> ChatRequest<'a> {
 
         let max_tokens = max_completion_tokens.or(max_tokens);
         let vllm = vllm::check(&mut raw, max_tokens, stream)?;
-
-        if vllm.prompt_logprobs {
-            return Err(ApiError::unsupported(Unsupported::Logprobs, "prompt_logprobs"));
-        }
-        if response_format != Format::Text && vllm.structured_outputs.is_some() {
-            return Err(ApiError::contradiction(
-                "structured_outputs",
-                "'structured_outputs' and 'response_format' cannot both be asked for; send one of \
-                 them.",
-            ));
-        }
+        let format = tools::one_format(response_format, vllm.structured_outputs)?;
 
         Ok(Self {
             model,
             messages,
             tools,
-            format: vllm.structured_outputs.unwrap_or(response_format),
+            format,
             logprobs: logprobs.then_some(top_logprobs),
             include_reasoning: vllm.include_reasoning,
+            most_thinking: most_thinking(effort.as_deref()).or(vllm.most_thinking),
+            tokens: vllm.tokens,
             choices: u32::try_from(choices).unwrap_or(1),
             stream,
             include_usage: stream_options.include_usage,
@@ -181,6 +178,11 @@ pub(super) fn model(json: Json<'_>) -> Result<Cow<'_, str>, ApiError> {
 pub(super) fn limit(json: &Json<'_>, param: &'static str) -> Result<Option<Tokens>, ApiError> {
     let limit = integer(json, param, 1..=i64::MAX)?;
     Ok(limit.map(|limit| Tokens::new(u32::try_from(limit).unwrap_or(u32::MAX))))
+}
+
+/// An effort of none is no thinking; the others are a model's to weigh.
+pub(super) fn most_thinking(effort: Option<&str>) -> Option<Tokens> {
+    (effort == Some("none")).then_some(Tokens::ZERO)
 }
 
 fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<u32, ApiError> {

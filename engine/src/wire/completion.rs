@@ -2,7 +2,9 @@
 
 use super::json::push_string;
 use super::push_decimal;
-use super::usage::{FinishReason, Usage};
+use super::sse::End;
+use super::token_ids::push_ids;
+use super::usage::Usage;
 
 /// A whole answer of `POST /v1/chat/completions`: [`Self::open`], each choice, [`Self::close`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +36,10 @@ pub struct Choice<'a> {
     pub calls: &'a [CallBody<'a>],
     /// The value of `logprobs`, as JSON.
     pub logprobs: Option<&'a [u8]>,
+    /// vLLM's `return_token_ids`: what it is made of.
+    pub token_ids: Option<&'a [u32]>,
     /// Why it ended.
-    pub finish: FinishReason,
-    /// vLLM's: the stop string that ended it.
-    pub stop_reason: Option<&'a str>,
+    pub end: End<'a>,
 }
 
 /// A call of a tool in a whole answer.
@@ -104,13 +106,10 @@ impl Choice<'_> {
         }
         out.extend_from_slice(b"},\"logprobs\":");
         out.extend_from_slice(self.logprobs.unwrap_or(b"null"));
-        out.extend_from_slice(b",\"finish_reason\":\"");
-        out.extend_from_slice(self.finish.as_str().as_bytes());
-        out.push(b'"');
-        if let Some(stop_reason) = self.stop_reason {
-            out.extend_from_slice(b",\"stop_reason\":");
-            push_string(out, stop_reason);
+        if let Some(ids) = self.token_ids {
+            push_ids(b",\"token_ids\":", ids.iter().copied(), out);
         }
+        self.end.write_reasons(out);
         out.push(b'}');
     }
 }

@@ -17,8 +17,8 @@ pub use self::frames::{TextBody, TextFrames};
 pub use self::logprobs::{ScoredPrompt, ScoredToken, write_scored};
 use super::chat::body::{self, Raw};
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
-use super::chat::{self, tools, vllm};
-use super::error::{ApiError, Unsupported};
+use super::chat::{self, Format, TokenFields, tools, vllm};
+use super::error::ApiError;
 use super::inputs::{Input, RawInputs};
 use super::json::{Json, Kind};
 use crate::units::Tokens;
@@ -43,6 +43,10 @@ pub struct CompletionRequest<'a> {
     pub suffix: Option<Cow<'a, str>>,
     /// Choices for each prompt: 1 to 128.
     pub choices: u32,
+    /// vLLM: the form of answer that is asked for.
+    pub format: Format,
+    /// vLLM: what is told of tokens, and what is kept of each prompt's.
+    pub tokens: TokenFields,
     /// The prompt's text comes before the answer's.
     pub echo: bool,
     /// Scores for each token, with as many alternatives.
@@ -118,6 +122,7 @@ impl<'a> CompletionRequest<'a> {
         decimal(&raw.top_p, "top_p", 0.0..=1.0)?;
         string(take(&mut raw.user), "user")?;
         only_type(raw.metadata, "metadata", Kind::Object)?;
+        let response_format = tools::response_format(&raw.response_format)?;
         check_best_of(best_of, choices, stream)?;
         if prompts.len() * choices as usize > MAX_CHOICES {
             let why = format!(
@@ -130,8 +135,10 @@ impl<'a> CompletionRequest<'a> {
 
         let limit = (max_tokens > Tokens::ZERO).then_some(max_tokens);
         let vllm = vllm::check(&mut raw, limit, stream)?;
-        if vllm.prompt_logprobs {
-            return Err(ApiError::unsupported(Unsupported::Logprobs, "prompt_logprobs"));
+        let format = tools::one_format(response_format, vllm.structured_outputs)?;
+        if suffix.is_some() && vllm.tokens.truncation.is_some() {
+            let why = "a prompt with a suffix is not cut; leave one of them out.";
+            return Err(ApiError::contradiction("truncate_prompt_tokens", why));
         }
 
         Ok(Self {
@@ -139,6 +146,8 @@ impl<'a> CompletionRequest<'a> {
             prompts,
             suffix,
             choices,
+            format,
+            tokens: vllm.tokens,
             echo,
             logprobs,
             stream,

@@ -57,18 +57,6 @@ pub enum Bound<T> {
     Max(T),
 }
 
-/// What the API knows and this server does not do yet. Each is validated first, so that a wrong
-/// value is told apart from an unsupported one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsupported {
-    /// `tools` with at least one entry.
-    Tools,
-    /// `logprobs: true`, or vLLM's `prompt_logprobs`.
-    Logprobs,
-    /// `response_format` other than `text`, or vLLM's `structured_outputs`.
-    ResponseFormat,
-}
-
 impl ApiError {
     fn new(status: u16, kind: &'static str, message: String) -> Self {
         Self { status, kind, param: None, code: None, message, header: None }
@@ -269,15 +257,11 @@ impl ApiError {
         .code("invalid_value")
     }
 
-    /// A valid value that asks for something which this server does not do yet.
-    pub fn unsupported(what: Unsupported, param: &'static str) -> Self {
-        let hint = match what {
-            Unsupported::Tools => "leave tools out",
-            Unsupported::Logprobs => "leave it out",
-            Unsupported::ResponseFormat => "ask for {\"type\":\"text\"} or leave it out",
-        };
+    /// A valid format that this server cannot make.
+    pub fn unsupported_format(param: &'static str) -> Self {
         Self::bad_request(format!(
-            "Unsupported parameter: '{param}' is not supported yet by this server; {hint}."
+            "Unsupported parameter: '{param}' is not supported yet by this server; ask for \
+             {{\"type\":\"text\"}} or leave it out."
         ))
         .param(param)
         .code("unsupported_parameter")
@@ -327,6 +311,21 @@ impl ApiError {
         ))
         .param(format!("input[{at}].id"))
         .code("item_not_found")
+    }
+
+    /// A page of a list is to begin behind an item that is not in it.
+    pub fn item_not_found_after(id: &str) -> Self {
+        Self::bad_request(format!(
+            "Item with id '{}' not found. Send the 'last_id' of the page before.",
+            Excerpt(id)
+        ))
+        .param("after")
+        .code("item_not_found")
+    }
+
+    /// A response was made while its client waited, so that nothing is left to be cancelled.
+    pub fn not_in_background() -> Self {
+        Self::bad_request("Cannot cancel a synchronous response.".to_owned())
     }
 
     /// `GET` or `DELETE` of a response that is not kept here.

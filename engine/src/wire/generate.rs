@@ -16,7 +16,7 @@ use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_ty
 use super::chat::vllm::request_id;
 use super::error::ApiError;
 use super::inputs::{Input, RawInputs};
-use super::json::{Array, Json, Kind, Object, push_string};
+use super::json::{Array, Json, Kind, Object, push_optional_string, push_string};
 use super::usage::Usage;
 use crate::units::Tokens;
 
@@ -42,6 +42,8 @@ pub struct GenerateRequest<'a> {
     pub stream: bool,
     /// `sampling_params`.
     pub sampling: Sampling<'a>,
+    /// `return_logprob`: what is told of the tokens' scores.
+    pub scores: Option<Scores>,
 }
 
 /// How the client names its answers.
@@ -54,6 +56,20 @@ pub enum Ids<'a> {
     /// Those of each prompt of a batch by one of its own.
     Each(Vec<Cow<'a, str>>),
 }
+
+/// Which scores are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scores {
+    /// `logprob_start_len`: the first token of the prompt that is scored; `None` for none of them.
+    pub from: Option<u32>,
+    /// `top_logprobs_num`: alternatives to each token, at most [`MAX_ALTERNATIVES`].
+    pub alternatives: u32,
+    /// `return_text_in_logprobs`: with the token's text.
+    pub texts: bool,
+}
+
+/// The most alternatives to a token.
+pub const MAX_ALTERNATIVES: u32 = 20;
 
 /// What of `sampling_params` has an effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +105,7 @@ struct Raw<'a> {
     return_logprob: Json<'a>,
     logprob_start_len: Json<'a>,
     top_logprobs_num: Json<'a>,
+    return_text_in_logprobs: Json<'a>,
 }
 
 impl<'a> GenerateRequest<'a> {
@@ -128,9 +145,19 @@ impl<'a> GenerateRequest<'a> {
             Json::Array(ids) if is_batch => each_id(ids, prompts.len())?,
             other => request_id(other, "rid")?.map_or(Ids::Ours, Ids::One),
         };
-        boolean(&raw.return_logprob, "return_logprob")?;
-        integer(&raw.logprob_start_len, "logprob_start_len", -1..=i64::MAX)?;
-        integer(&raw.top_logprobs_num, "top_logprobs_num", 0..=i64::MAX)?;
+        let scores = Scores {
+            from: integer(&raw.logprob_start_len, "logprob_start_len", -1..=i64::MAX)?
+                .and_then(|from| u32::try_from(from.min(u32::MAX.into())).ok()),
+            alternatives: integer(
+                &raw.top_logprobs_num,
+                "top_logprobs_num",
+                0..=MAX_ALTERNATIVES.into(),
+            )?
+            .map_or(0, |count| count as u32),
+            texts: boolean(&raw.return_text_in_logprobs, "return_text_in_logprobs")?
+                .unwrap_or(false),
+        };
+        let is_scored = boolean(&raw.return_logprob, "return_logprob")?.unwrap_or(false);
         let model = string(raw.model, "model")?;
         let adapter = match raw.lora_path {
             Json::Array(_) => None,
@@ -148,6 +175,7 @@ impl<'a> GenerateRequest<'a> {
             ids,
             stream: boolean(&raw.stream, "stream")?.unwrap_or(false),
             sampling,
+            scores: is_scored.then_some(scores),
         })
     }
 }
@@ -219,13 +247,15 @@ pub enum End<'a> {
 }
 
 /// Appends an answer, or what there is of it. `text` appends all of it so far as JSON string
-/// content, without quotes; `index` is its place in a batch that is streamed.
+/// content, without quotes; `index` is its place in a batch that is streamed; `scores` appends members
+/// of `meta_info`, each with a comma before.
 pub fn write(
     id: &str,
     index: Option<u32>,
     text: impl FnOnce(&mut Vec<u8>),
     end: Option<End<'_>>,
     usage: &Usage,
+    scores: impl FnOnce(&mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
     const INFALLIBLE: &str = "writing to memory cannot fail";
@@ -252,12 +282,25 @@ pub fn write(
     write!(
         out,
         ",\"prompt_tokens\":{},\"completion_tokens\":{},\"cached_tokens\":{},\
-         \"weight_version\":\"default\"}}",
+         \"weight_version\":\"default\"",
         usage.prompt, usage.completion, usage.cached
     )
     .expect(INFALLIBLE);
+    scores(out);
+    out.push(b'}');
     if let Some(index) = index {
         write!(out, ",\"index\":{index}").expect(INFALLIBLE);
     }
     out.push(b'}');
+}
+
+/// Appends one score as SGLang has it: the number, the id, and the text or null.
+pub fn push_score(logprob: Option<f64>, id: u32, text: Option<&str>, out: &mut Vec<u8>) {
+    const INFALLIBLE: &str = "writing to memory cannot fail";
+    match logprob {
+        Some(logprob) => write!(out, "[{logprob:.6},{id},").expect(INFALLIBLE),
+        None => write!(out, "[null,{id},").expect(INFALLIBLE),
+    }
+    push_optional_string(out, text);
+    out.push(b']');
 }

@@ -39,7 +39,7 @@ pub(super) fn push_json(out: &mut Vec<u8>, value: &Json<'_>) {
         Json::Integer(value) => write!(out, "{value}").expect(INFALLIBLE),
         Json::HugeInteger(value) => write!(out, "{value}").expect(INFALLIBLE),
         // With its point, so that it stays a decimal.
-        Json::Decimal(value) => write!(out, "{value:?}").expect(INFALLIBLE),
+        Json::Decimal(value) => push_float(out, *value),
         Json::String(text) => push_string(out, text),
         Json::Array(array) => {
             out.push(b'[');
@@ -69,6 +69,47 @@ pub(super) fn push_json(out: &mut Vec<u8>, value: &Json<'_>) {
 /// Whether a number is an integer of more than 64 bits, which reaches us as floating point.
 pub(super) fn is_beyond_64_bits(value: f64) -> bool {
     value.fract() == 0.0 && (value >= 2f64.powi(64) || value <= -(2f64.powi(63)))
+}
+
+/// Appends a decimal with its point, so that it stays one.
+fn push_float(out: &mut Vec<u8>, value: f64) {
+    write!(out, "{:?}", value.clamp(f64::MIN, f64::MAX)).expect("writing to memory cannot fail");
+}
+
+/// A body whose numbers no float can hold, such as `1e400`, are replaced by the largest that there
+/// is; `None` if it has none. The parser takes such a number for a fault of syntax, but it is one of
+/// range or of type, and whoever reads the largest float as a [`Json`] gets infinity.
+pub fn within_floats(body: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    // Where what has been copied ends.
+    let (mut copied, mut at) = (0, 0);
+    while let Some(&byte) = body.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while let Some(&byte) = body.get(at).filter(|&&byte| byte != b'"') {
+                    at += if byte == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let is_part = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+                let len = body[at..].iter().take_while(|byte| is_part(byte)).count();
+                let number = std::str::from_utf8(&body[at..at + len]).ok()?;
+                if let Some(float) = number.parse().ok().filter(|float: &f64| float.is_infinite()) {
+                    out.extend_from_slice(&body[copied..at]);
+                    push_float(&mut out, float);
+                    copied = at + len;
+                }
+                at += len;
+            }
+            _ => at += 1,
+        }
+    }
+    (copied > 0).then(|| {
+        out.extend_from_slice(&body[copied..]);
+        out
+    })
 }
 
 /// The type of a value.
@@ -149,7 +190,7 @@ impl<'a> Json<'a> {
             Self::Bool(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
             Self::Integer(value) => out.extend_from_slice(value.to_string().as_bytes()),
             Self::HugeInteger(value) => out.extend_from_slice(value.to_string().as_bytes()),
-            Self::Decimal(value) => out.extend_from_slice(format!("{value:?}").as_bytes()),
+            Self::Decimal(value) => push_float(out, *value),
             Self::String(text) => push_string(out, text),
             Self::Array(array) => {
                 out.push(b'[');
@@ -241,7 +282,8 @@ impl<'de: 'a, 'a> Visitor<'de> for AnyJson<'a> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Json<'a>, E> {
-        Ok(Json::Decimal(value))
+        let is_beyond = value.abs() == f64::MAX;
+        Ok(Json::Decimal(if is_beyond { value * 2.0 } else { value }))
     }
 
     fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'a>, E> {

@@ -24,7 +24,7 @@ use super::chat::tools::{optional_object, required_object, required_string};
 use super::chat::{Format, Message, Role};
 use super::error::ApiError;
 use super::json::{Json, Kind, Shaped};
-use super::tools::{Choice, Tool, Tools};
+use super::tools::{Choice, Tools};
 use crate::units::Tokens;
 
 /// The most stop sequences of one request: a bound on our work that no client reaches.
@@ -45,8 +45,8 @@ pub struct MessagesRequest<'a> {
     pub stream: bool,
     /// The client's tools and whether it wants them called.
     pub tools: Tools<'a>,
-    /// `thinking` is on.
-    pub thinks: bool,
+    /// How many tokens may be thought: the budget, or none if `thinking` is off.
+    pub most_thinking: Option<Tokens>,
     /// The form of the text: `output_config.format`.
     pub format: Format,
     /// vLLM's: chooses among the variants of an answer.
@@ -130,7 +130,7 @@ impl<'a> MessagesRequest<'a> {
             stop: stop_sequences(raw.stop_sequences)?,
             stream: boolean(&raw.stream, "stream")?.unwrap_or(false),
             tools,
-            thinks: thinks(&raw.thinking, limit)?,
+            most_thinking: thinking(&raw.thinking, limit)?,
             format,
             seed: integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?,
             priority: priority.map_or(0, |value| value as i32),
@@ -188,7 +188,7 @@ fn tools<'a>(tools: &Json<'a>, choice: &Json<'a>) -> Result<Tools<'a>, ApiError>
             None if is_ours => return Err(ApiError::missing(format!("{path}.input_schema"))),
             None => return Ok(None),
         };
-        Ok(Some(Tool { name: name.to_owned().into(), parameters: schema }))
+        Ok(Some((name.to_owned().into(), schema)))
     })?;
     let choice = match choice {
         absent if absent.is_absent() => None,
@@ -219,9 +219,9 @@ fn tools<'a>(tools: &Json<'a>, choice: &Json<'a>) -> Result<Tools<'a>, ApiError>
 /// The least that a model may think, on Anthropic's API.
 const LEAST_BUDGET: i64 = 1024;
 
-fn thinks(json: &Json<'_>, max_tokens: Option<Tokens>) -> Result<bool, ApiError> {
+fn thinking(json: &Json<'_>, max_tokens: Option<Tokens>) -> Result<Option<Tokens>, ApiError> {
     let thinking = match json {
-        absent if absent.is_absent() => return Ok(false),
+        absent if absent.is_absent() => return Ok(None),
         Json::Object(thinking) => thinking,
         other => return Err(wrong_type("thinking", "an object", other.kind())),
     };
@@ -236,10 +236,10 @@ fn thinks(json: &Json<'_>, max_tokens: Option<Tokens>) -> Result<bool, ApiError>
                     "`max_tokens` must be greater than it: what is thought counts, too.",
                 ));
             }
-            Ok(true)
+            Ok(Some(Tokens::new(u32::try_from(budget).unwrap_or(u32::MAX))))
         }
-        "adaptive" => Ok(true),
-        "disabled" => Ok(false),
+        "adaptive" => Ok(None),
+        "disabled" => Ok(Some(Tokens::ZERO)),
         other => {
             let allowed = ["enabled", "disabled", "adaptive"];
             Err(ApiError::not_one_of("thinking.type", other, &allowed))

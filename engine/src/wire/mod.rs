@@ -24,8 +24,10 @@ pub mod probes;
 pub mod render;
 pub mod responses;
 pub mod sse;
+pub mod token_ids;
 pub mod tokenize;
 pub mod tools;
 pub mod usage;
 
 pub use self::decimal::push_decimal;
+pub use self::json::within_floats;

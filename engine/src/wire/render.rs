@@ -4,6 +4,7 @@
 use std::io::Write as _;
 
 use super::json::push_string;
+use super::token_ids::push_ids;
 
 /// A request with its prompt cut into tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +27,10 @@ impl Rendered<'_> {
         const INFALLIBLE: &str = "writing to memory cannot fail";
         out.extend_from_slice(b"{\"request_id\":");
         push_string(out, self.id);
-        out.extend_from_slice(b",\"token_ids\":[");
-        for (at, id) in self.tokens.iter().enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            write!(out, "{comma}{id}").expect(INFALLIBLE);
-        }
+        push_ids(b",\"token_ids\":", self.tokens.iter().copied(), out);
         write!(
             out,
-            "],\"features\":null,\"sampling_params\":{{\"max_tokens\":{}}},\"model\":",
+            ",\"features\":null,\"sampling_params\":{{\"max_tokens\":{}}},\"model\":",
             self.max_tokens
         )
         .expect(INFALLIBLE);

@@ -7,6 +7,7 @@
 
 pub mod frames;
 mod items;
+mod listed;
 
 use std::borrow::Cow;
 
@@ -14,13 +15,14 @@ use serde::Deserialize;
 
 use self::items::RawItem;
 pub use self::items::{InputItem, Reference};
+pub use self::listed::{ListQuery, StoredItem, stored_items};
 use super::chat::body;
 use super::chat::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
 use super::chat::tools::{name, optional_object, required_object, required_string};
 use super::chat::{self, Format};
 use super::error::ApiError;
 use super::json::{Json, Kind, Object, Shaped, push_json, push_string};
-use super::tools::{Choice, Tool, Tools};
+use super::tools::{Choice, Tools, allow_only};
 use crate::units::Tokens;
 
 /// A valid request for a response.
@@ -46,6 +48,8 @@ pub struct ResponsesRequest<'a> {
     pub format: Format,
     /// The client wants what was thought as a summary.
     pub summarizes: bool,
+    /// How many tokens may be thought: none with an effort of `none`.
+    pub most_thinking: Option<Tokens>,
     /// Alternatives for each token.
     pub top_logprobs: u8,
     /// `include` asks for the scores of the text.
@@ -140,7 +144,7 @@ impl<'a> ResponsesRequest<'a> {
         let store = boolean(&raw.store, "store")?.unwrap_or(true);
         let tools = tools(&raw.tools, &raw.tool_choice, &raw.parallel_tool_calls)?;
         let format = text(&raw.text)?;
-        let summarizes = reasoning(&raw.reasoning)?;
+        let (summarizes, most_thinking) = reasoning(&raw.reasoning)?;
         let logprobs = include(&raw.include)?;
         let top_logprobs = integer(&raw.top_logprobs, "top_logprobs", 0..=20)?.unwrap_or(0);
         only_checked(&raw)?;
@@ -162,6 +166,7 @@ impl<'a> ResponsesRequest<'a> {
             tools,
             format,
             summarizes,
+            most_thinking,
             top_logprobs: top_logprobs as u8,
             logprobs,
             include_reasoning: boolean(&raw.include_reasoning, "include_reasoning")?
@@ -245,7 +250,7 @@ fn tools<'a>(
     choice: &Json<'a>,
     parallel: &Json<'a>,
 ) -> Result<Tools<'a>, ApiError> {
-    let list = super::tools::list(tools, |path, tool| {
+    let mut list = super::tools::list(tools, |path, tool| {
         let Json::Object(tool) = tool else {
             return Err(wrong_type(path.to_owned(), "an object", tool.kind()));
         };
@@ -260,7 +265,7 @@ fn tools<'a>(
         boolean(tool.get("strict"), format!("{path}.strict"))?;
         let parameters = optional_object(tool, path, "parameters")?
             .map_or(Json::Absent, |parameters| Json::Object(parameters.clone()));
-        Ok(Some(Tool { name: own.to_owned().into(), parameters }))
+        Ok((kind == "function").then(|| (own.to_owned().into(), parameters)))
     })?;
     let choice = match choice {
         absent if absent.is_absent() => Choice::Auto,
@@ -278,7 +283,14 @@ fn tools<'a>(
                 let name = required_string(choice, "tool_choice", "name")?;
                 Choice::Named(name.to_owned().into())
             }
-            // A subset of the tools, or one of OpenAI's own.
+            "allowed_tools" => allow_only(choice, "tool_choice", &mut list, |tool, path| {
+                match required_string(tool, path, "type")? {
+                    "function" | "custom" => required_string(tool, path, "name"),
+                    // One of OpenAI's own.
+                    other => Ok(other),
+                }
+            })?,
+            // One of OpenAI's own.
             _ => Choice::Auto,
         },
         other => {
@@ -318,15 +330,16 @@ fn text(json: &Json<'_>) -> Result<Format, ApiError> {
     }
 }
 
-/// Whether a summary of what was thought is wanted.
-fn reasoning(json: &Json<'_>) -> Result<bool, ApiError> {
+/// Whether a summary of what was thought is wanted, and how much may be.
+fn reasoning(json: &Json<'_>) -> Result<(bool, Option<Tokens>), ApiError> {
     let reasoning = match json {
-        absent if absent.is_absent() => return Ok(false),
+        absent if absent.is_absent() => return Ok((false, None)),
         Json::Object(reasoning) => reasoning,
         other => return Err(wrong_type("reasoning", "an object", other.kind())),
     };
-    string(reasoning.get("effort").clone(), "reasoning.effort")?;
-    Ok(string(reasoning.get("summary").clone(), "reasoning.summary")?.is_some())
+    let effort = string(reasoning.get("effort").clone(), "reasoning.effort")?;
+    let summary = string(reasoning.get("summary").clone(), "reasoning.summary")?;
+    Ok((summary.is_some(), chat::most_thinking(effort.as_deref())))
 }
 
 /// Whether the scores of the text are wanted.

@@ -15,6 +15,7 @@ use super::chat::messages::{self, Message, RawMessages};
 use super::chat::tools;
 use super::error::ApiError;
 use super::json::{Json, push_string};
+use super::token_ids::push_ids;
 use super::tools::Tools;
 
 /// What is to be cut into tokens.
@@ -118,13 +119,9 @@ impl<'a> DetokenizeRequest<'a> {
 /// Appends the answer of `/tokenize`.
 pub fn write_tokens(ids: &[u32], pieces: Option<&[&str]>, max_model_len: u32, out: &mut Vec<u8>) {
     const INFALLIBLE: &str = "writing to memory cannot fail";
-    write!(out, "{{\"count\":{},\"max_model_len\":{max_model_len},\"tokens\":[", ids.len())
-        .expect(INFALLIBLE);
-    for (at, id) in ids.iter().enumerate() {
-        let comma = if at > 0 { "," } else { "" };
-        write!(out, "{comma}{id}").expect(INFALLIBLE);
-    }
-    out.extend_from_slice(b"],\"token_strs\":");
+    write!(out, "{{\"count\":{},\"max_model_len\":{max_model_len}", ids.len()).expect(INFALLIBLE);
+    push_ids(b",\"tokens\":", ids.iter().copied(), out);
+    out.extend_from_slice(b",\"token_strs\":");
     match pieces {
         None => out.extend_from_slice(b"null"),
         Some(pieces) => {

@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use super::chat::fields::wrong_type;
+use super::chat::tools::required_string;
 use super::error::ApiError;
-use super::json::Json;
+use super::json::{Json, Object};
 
 /// The most tools of one request.
 pub(super) const MAX_TOOLS: usize = 128;
@@ -28,6 +29,10 @@ pub struct Tools<'a> {
 pub struct Tool<'a> {
     /// Its name.
     pub name: Cow<'a, str>,
+    /// Its place in the request's list, where tools of other types stand, too.
+    pub place: usize,
+    /// Whether it may be called: not if the client's choice is a subset without it.
+    pub is_allowed: bool,
     /// The JSON schema of its arguments; absent if there is none.
     pub(super) parameters: Json<'a>,
 }
@@ -70,20 +75,58 @@ impl Tools<'_> {
             Choice::Required => true,
             Choice::Named(name) => self.list.iter().any(|tool| tool.name == *name),
         };
-        if is_known {
-            return Ok(());
-        }
-        Err(ApiError::invalid_value(
-            "tool_choice",
-            "the chosen tool is not among 'tools'; take the 'name' of one of them.",
-        ))
+        if is_known { Ok(()) } else { Err(not_among_tools()) }
     }
 }
 
-/// Reads `tools`; `tool` reads an element at a path, and gives nothing for one that is never called.
+/// The refusal of a choice that names what is not there.
+pub(super) fn not_among_tools() -> ApiError {
+    let why = "the chosen tool is not among 'tools'; take the 'name' of one of them.";
+    ApiError::invalid_value("tool_choice", why)
+}
+
+/// OpenAI's subset of the tools, a `mode` and a list: only these may be called. `choice` is at
+/// `path`; `name` reads the name of an element at a path.
+pub(super) fn allow_only<'a, 'b>(
+    choice: &'a Object<'b>,
+    path: &str,
+    tools: &mut [Tool<'_>],
+    mut name: impl FnMut(&'a Object<'b>, &str) -> Result<&'a str, ApiError>,
+) -> Result<Choice<'static>, ApiError> {
+    let mode = match required_string(choice, path, "mode")? {
+        "auto" => Choice::Auto,
+        "required" => Choice::Required,
+        other => {
+            return Err(ApiError::not_one_of(format!("{path}.mode"), other, &["auto", "required"]));
+        }
+    };
+    let path = format!("{path}.tools");
+    let array = match choice.get("tools") {
+        Json::Array(array) if array.len == 0 => return Err(ApiError::empty_array(path)),
+        Json::Array(array) => array,
+        absent if absent.is_absent() => return Err(ApiError::missing(path)),
+        other => return Err(wrong_type(path, "an array of objects", other.kind())),
+    };
+    let mut names = Vec::with_capacity(array.items.len());
+    for (at, item) in array.items.iter().enumerate() {
+        let path = format!("{path}[{at}]");
+        match item {
+            Json::Object(item) => names.push(name(item, &path)?),
+            other => return Err(wrong_type(path, "an object", other.kind())),
+        }
+    }
+    for tool in &mut *tools {
+        tool.is_allowed = names.contains(&tool.name.as_ref());
+    }
+    let is_callable = tools.iter().any(|tool| tool.is_allowed);
+    if mode == Choice::Required && !is_callable { Err(not_among_tools()) } else { Ok(mode) }
+}
+
+/// Reads `tools`; `tool` reads an element at a path as name and schema, and gives nothing for one
+/// that is never called.
 pub(super) fn list<'a>(
     json: &Json<'a>,
-    mut tool: impl FnMut(&str, &Json<'a>) -> Result<Option<Tool<'a>>, ApiError>,
+    mut tool: impl FnMut(&str, &Json<'a>) -> Result<Option<(Cow<'a, str>, Json<'a>)>, ApiError>,
 ) -> Result<Vec<Tool<'a>>, ApiError> {
     let array = match json {
         absent if absent.is_absent() => return Ok(Vec::new()),
@@ -93,6 +136,15 @@ pub(super) fn list<'a>(
     if array.len > MAX_TOOLS {
         return Err(ApiError::array_too_long("tools", MAX_TOOLS, array.len));
     }
-    let read = |(at, item)| tool(&format!("tools[{at}]"), item).transpose();
-    array.items.iter().enumerate().filter_map(read).collect()
+    let mut tools = Vec::with_capacity(array.items.len());
+    for (place, item) in array.items.iter().enumerate() {
+        let tool = tool(&format!("tools[{place}]"), item)?;
+        tools.extend(tool.map(|(name, parameters)| Tool {
+            name,
+            place,
+            is_allowed: true,
+            parameters,
+        }));
+    }
+    Ok(tools)
 }

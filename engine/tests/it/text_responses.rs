@@ -260,7 +260,7 @@ mod documented {
     }
 
     fn said(responses: &Responses, query: &Query<'_>) -> Said {
-        let weather = Tool { name: "get_weather".into(), parameters: None };
+        let weather = Tool { name: "get_weather".into(), place: 0, parameters: None };
         let wants = Wants { tools: vec![weather], ..Wants::default() };
         wants::say(responses.reply(query), &wants).unwrap()
     }

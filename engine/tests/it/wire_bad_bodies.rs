@@ -481,6 +481,16 @@ fn fields_that_need_or_exclude_each_other() {
             "add_generation_prompt",
         ),
         with(r#""stream":true,"prompt_logprobs":1"#, "prompt_logprobs", None, "not enabled"),
+        with(r#""prompt_logprobs":21"#, "prompt_logprobs", "integer_above_max_value", "<= 20"),
+        with(r#""prompt_logprobs":-1"#, "prompt_logprobs", "integer_below_min_value", ">= 0"),
+        with(
+            r#""truncate_prompt_tokens":0"#,
+            "truncate_prompt_tokens",
+            "integer_below_min_value",
+            ">= 1",
+        ),
+        with(r#""truncation_side":"middle""#, "truncation_side", "invalid_value", "'right'"),
+        with(r#""stream_interval":0"#, "stream_interval", "integer_below_min_value", ">= 1"),
     ];
     cases.iter().for_each(check);
 }
@@ -489,7 +499,6 @@ fn fields_that_need_or_exclude_each_other() {
 fn what_is_not_there_says_so_clearly() {
     let code = "unsupported_parameter";
     let cases = [
-        with(r#""prompt_logprobs":1"#, "prompt_logprobs", code, "not supported yet"),
         with(r#""response_format":{"type":"structural_tag"}"#, "response_format", code, "yet"),
         with(r#""structured_outputs":{"grammar":"x"}"#, "structured_outputs", code, "yet"),
         with(

@@ -6,6 +6,7 @@ use llmsim_engine::wire::client::{Answer, ChatBody, Chunk, LimitField, ReportedU
 use llmsim_engine::wire::completion::{Choice, Completion};
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 use llmsim_engine::wire::models::{ModelCard, write_list};
+use llmsim_engine::wire::sse::End;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 fn text(out: Vec<u8>) -> String {
@@ -35,8 +36,8 @@ fn a_whole_answer() {
         reasoning: None,
         calls: &[],
         logprobs: None,
-        finish: FinishReason::Length,
-        stop_reason: None,
+        token_ids: Some(&[9906, 198]),
+        end: End { finish: Some(FinishReason::Length), ..End::default() },
     };
     choice.write(&mut out);
     completion.close(&mut out);
@@ -45,7 +46,7 @@ fn a_whole_answer() {
         concat!(
             r#"{"id":"chatcmpl-9","object":"chat.completion","created":1700000000,"model":"m","#,
             r#""choices":[{"index":0,"message":{"role":"assistant","content":"Hello\n","#,
-            r#""refusal":null,"annotations":[]},"logprobs":null,"finish_reason":"length"}],"#,
+            r#""refusal":null,"annotations":[]},"logprobs":null,"token_ids":[9906,198],"finish_reason":"length"}],"#,
             r#""usage":{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"#,
             r#""prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0},"#,
             r#""completion_tokens_details":{"reasoning_tokens":0,"audio_tokens":0,"#,

@@ -1,7 +1,9 @@
 //! Chat requests that must be taken, and what is understood.
 
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::{ChatRequest, Role};
+use llmsim_engine::wire::chat::{ChatRequest, Role, Side, TokenFields, Truncation};
+use llmsim_engine::wire::tools::Choice;
+use llmsim_engine::wire::within_floats;
 
 #[track_caller]
 fn taken(body: &str) -> ChatRequest<'_> {
@@ -75,6 +77,7 @@ fn null_counts_as_not_sent_everywhere() {
         "skip_special_tokens",
         "spaces_between_special_tokens",
         "truncate_prompt_tokens",
+        "truncation_side",
         "prompt_logprobs",
         "echo",
         "add_generation_prompt",
@@ -163,15 +166,100 @@ fn a_conversation_with_tools_in_its_history_is_read() {
             {"role":"developer","content":"Be brief."},
             {"role":"user","content":"Weather?","name":"bob"},
             {"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function",
-              "function":{"name":"weather","arguments":"{}"}}]},
+              "function":{"name":"weather","arguments":"{\"in\":\"Oslo\"}"}},
+              {"id":"call_2","type":"function","function":{"name":"time"}},7]},
             {"role":"tool","tool_call_id":"call_1","content":"rain"},
             {"role":"assistant","content":"It rains.","refusal":null,"reasoning_content":"hm"}]}"#,
     );
     let roles: Vec<&str> = request.messages.iter().map(|m| m.role.as_str()).collect();
     assert_eq!(roles, ["developer", "user", "assistant", "tool", "assistant"]);
     let texts: Vec<&str> = request.messages.iter().map(|m| m.content.as_ref()).collect();
-    assert_eq!(texts, ["Be brief.", "Weather?", "", "rain", "It rains."]);
+    // What was called is part of the prompt, as models get it; what is no call is not.
+    let called = r#"weather{"in":"Oslo"}time"#;
+    assert_eq!(texts, ["Be brief.", "Weather?", called, "rain", "It rains."]);
     assert_eq!(request.last_user_text(), "Weather?");
+}
+
+const TOOLS: &str = r#""tools":[{"type":"custom","custom":{"name":"c"}},
+    {"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]"#;
+
+#[test]
+fn a_subset_of_the_tools_may_be_called() {
+    let allowed = |choice: &str| {
+        let body = with(&format!(r#"{TOOLS},"tool_choice":{choice}"#));
+        let tools = taken(&body).tools;
+        let list = tools.list.iter().map(|it| (it.name.to_string(), it.place, it.is_allowed));
+        (list.collect::<Vec<_>>(), tools.choice == Choice::Required)
+    };
+    let (f, g) = ("f".to_owned(), "g".to_owned());
+    // Places are those of the request, where the custom tool is the first.
+    assert_eq!(allowed(r#""auto""#), (vec![(f.clone(), 1, true), (g.clone(), 2, true)], false));
+    let only_g = r#"{"type":"allowed_tools","allowed_tools":{"mode":"required",
+        "tools":[{"type":"function","function":{"name":"g"}}]}}"#;
+    assert_eq!(allowed(only_g), (vec![(f, 1, false), (g, 2, true)], true));
+
+    let refused = |subset: &str| {
+        let choice = format!(r#"{{"type":"allowed_tools","allowed_tools":{subset}}}"#);
+        let body = with(&format!(r#"{TOOLS},"tool_choice":{choice}"#));
+        let error = ChatRequest::parse(body.as_bytes()).expect_err(&body);
+        (error.param.unwrap().into_owned(), error.code)
+    };
+    let missing = Some("missing_required_parameter");
+    let at = |member: &str| format!("tool_choice.allowed_tools.{member}");
+    assert_eq!(refused(r#"{"tools":[]}"#), (at("mode"), missing));
+    assert_eq!(refused(r#"{"mode":"none","tools":[]}"#), (at("mode"), Some("invalid_value")));
+    assert_eq!(refused(r#"{"mode":"auto"}"#), (at("tools"), missing));
+    assert_eq!(refused(r#"{"mode":"auto","tools":[]}"#), (at("tools"), Some("empty_array")));
+    let unnamed = r#"{"mode":"auto","tools":[{"type":"function"}]}"#;
+    assert_eq!(refused(unnamed), (at("tools[0].function"), missing));
+    let unknown = r#"{"mode":"auto","tools":[{"type":"function","function":{"name":"x"}}]}"#;
+    assert_eq!(refused(unknown), ("tool_choice".to_owned(), Some("invalid_value")));
+    // A custom tool may be allowed, and is never called.
+    let custom = r#"{"mode":"required","tools":[{"type":"custom","custom":{"name":"c"}}]}"#;
+    assert_eq!(refused(custom), ("tool_choice".to_owned(), Some("invalid_value")));
+}
+
+#[test]
+fn what_vllm_tells_of_tokens_is_understood() {
+    let tokens = |members: &str| taken(&with(members)).tokens;
+    let none = TokenFields { interval: 1, ids: false, prompt_logprobs: None, truncation: None };
+    assert_eq!(tokens(r#""x":1"#), none);
+    assert_eq!(
+        tokens(r#""stream_interval":8,"return_token_ids":true,"prompt_logprobs":0"#),
+        TokenFields { interval: 8, ids: true, prompt_logprobs: Some(0), truncation: None }
+    );
+    // vLLM takes 0 with a stream, and then tells nothing.
+    assert_eq!(tokens(r#""prompt_logprobs":0,"stream":true"#), none);
+    let cut = |members: &str| tokens(members).truncation.unwrap();
+    let left = Truncation { most: Some(Tokens::new(5)), side: Side::Left };
+    assert_eq!(cut(r#""truncate_prompt_tokens":5"#), left);
+    let all = r#""truncate_prompt_tokens":-1,"truncation_side":"right""#;
+    assert_eq!(cut(all), Truncation { most: None, side: Side::Right });
+    assert_eq!(tokens(r#""truncation_side":"right""#).truncation, None);
+}
+
+#[test]
+fn a_number_that_no_float_holds_is_out_of_range_and_no_fault_of_syntax() {
+    let refused = |members: &str| {
+        let body = with(members);
+        ChatRequest::parse(body.as_bytes()).expect_err("the parser does not read it");
+        let within = within_floats(body.as_bytes()).expect(members);
+        let error = ChatRequest::parse(&within).expect_err(members);
+        (error.param.unwrap().into_owned(), error.code.unwrap())
+    };
+    assert_eq!(refused(r#""max_tokens":1e400"#), ("max_tokens".to_owned(), "invalid_type"));
+    assert_eq!(refused(r#""seed":-1E+999"#), ("seed".to_owned(), "invalid_type"));
+    let above = "decimal_above_max_value";
+    assert_eq!(refused(r#""temperature":1e400"#), ("temperature".to_owned(), above));
+    let below = "decimal_below_min_value";
+    assert_eq!(refused(r#""top_p":-1e400"#), ("top_p".to_owned(), below));
+
+    // Other numbers, and what stands in strings, stay.
+    assert_eq!(within_floats(br#"{"a":1e30,"b":"1e400 \"1e400","c":-12.5e-7}"#), None);
+    assert_eq!(within_floats(br#"[1e400"#).unwrap(), b"[1.7976931348623157e308");
+    for bad in [r#""\"#, "1e", "-", "1e400e400", "\"1e400", "--1"] {
+        within_floats(bad.as_bytes());
+    }
 }
 
 #[test]

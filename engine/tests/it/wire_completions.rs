@@ -5,7 +5,7 @@ use llmsim_engine::wire::completions::{
     CompletionRequest, ScoredPrompt, ScoredToken, TextBody, TextFrames, write_scored,
 };
 use llmsim_engine::wire::inputs::Input;
-use llmsim_engine::wire::sse::StreamHead;
+use llmsim_engine::wire::sse::{End, StreamHead};
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 #[track_caller]
@@ -124,6 +124,10 @@ fn null(out: &mut Vec<u8>) {
     out.extend_from_slice(b"null");
 }
 
+fn ended(reason: FinishReason) -> End<'static> {
+    End { finish: Some(reason), ..End::default() }
+}
+
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
@@ -134,9 +138,9 @@ fn chunks_carry_text_and_then_the_reason() {
     let mut out = Vec::new();
     frames.open(&mut out);
     out.extend_from_slice(br"a\n");
-    frames.close(0, null, None, None, &mut out);
+    frames.close(0, null, &End::default(), &mut out);
     frames.open(&mut out);
-    frames.close(1, null, Some(FinishReason::Length), None, &mut out);
+    frames.close(1, null, &ended(FinishReason::Length), &mut out);
     let head = r#"data: {"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","system_fingerprint":"fp_x","choices":["#;
     assert_eq!(
         text(out),
@@ -157,12 +161,12 @@ fn usage_comes_with_all_chunks_or_with_none() {
     let frames = TextFrames::new(&StreamHead { include_usage: true, ..HEAD });
     let mut out = Vec::new();
     frames.open(&mut out);
-    frames.close(0, null, None, None, &mut out);
+    frames.close(0, null, &End::default(), &mut out);
     let first = text(out);
     assert!(first.trim_end().ends_with(r#""finish_reason":null}],"usage":null}"#), "{first}");
     let mut out = Vec::new();
     frames.open(&mut out);
-    frames.close(0, null, None, Some(&USAGE), &mut out);
+    frames.close(0, null, &End { usage: Some(&USAGE), ..End::default() }, &mut out);
     let counted = text(out);
     assert!(
         counted.contains(r#"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"#),
@@ -177,13 +181,14 @@ fn usage_comes_with_all_chunks_or_with_none() {
 fn a_body_numbers_its_choices() {
     let mut out = Vec::new();
     let mut body = TextBody::open(&HEAD, &mut out);
-    body.choice(|out| out.extend_from_slice(b"a"), null, FinishReason::Stop);
-    body.choice(|out| out.extend_from_slice(b"b"), null, FinishReason::Length);
+    let stopped = End { stop_reason: Some("\n"), ..ended(FinishReason::Stop) };
+    body.choice(|out| out.extend_from_slice(b"a"), null, &stopped);
+    body.choice(|out| out.extend_from_slice(b"b"), null, &ended(FinishReason::Length));
     body.close(&USAGE);
     let body = text(out);
     assert!(body.starts_with(r#"{"id":"cmpl-1","object":"text_completion","created":1700000000,"#));
     let choices = concat!(
-        r#""choices":[{"text":"a","index":0,"logprobs":null,"finish_reason":"stop"},"#,
+        r#""choices":[{"text":"a","index":0,"logprobs":null,"finish_reason":"stop","stop_reason":"\n"},"#,
         r#"{"text":"b","index":1,"logprobs":null,"finish_reason":"length"}],"usage":{"#
     );
     assert!(body.contains(choices), "{body}");

@@ -85,7 +85,16 @@ fn what_has_an_effect_is_understood() {
     assert_eq!(request.messages.len(), 1, "an empty system prompt is none");
     assert_eq!(request.max_tokens, Some(Tokens::new(100)));
     assert_eq!(request.stop, ["\n\nHuman:"]);
-    assert!(request.stream && request.thinks);
+    assert!(request.stream);
+    // An adaptive model thinks as much as it likes.
+    assert_eq!(request.most_thinking, None);
+    let thinking = |thinking: &str| {
+        let body = body(&format!(r#"{HELLO},"thinking":{thinking}"#)).replace(":100,", ":5000,");
+        MessagesRequest::parse(body.as_bytes(), Purpose::Answer).unwrap().most_thinking
+    };
+    let budget = r#"{"type":"enabled","budget_tokens":2048}"#;
+    assert_eq!(thinking(budget), Some(Tokens::new(2048)));
+    assert_eq!(thinking(r#"{"type":"disabled"}"#), Some(Tokens::ZERO));
     assert_eq!(request.tools.list.len(), 1, "one of them is never called");
     assert_eq!(request.tools.choice, Choice::Named("a".into()));
     assert!(!request.tools.parallel);
@@ -190,7 +199,7 @@ fn a_stream_is_named_events_around_blocks() {
     frames::open(1, Block::Text, &mut out);
     frames::delta(1, Block::Text, br"a\n", &mut out);
     frames::close(1, Block::Text, &mut out);
-    let call = Block::ToolUse { id: "toolu_1", name: "f" };
+    let call = Block::ToolUse { id: "call_1", name: "f" };
     frames::open(2, call, &mut out);
     frames::delta(2, call, br#"{\"x\":"#, &mut out);
     frames::close(2, call, &mut out);
@@ -241,7 +250,7 @@ fn a_body_has_the_same_blocks() {
     let mut out = Vec::new();
     let mut body = MessageBody::open("msg_1", "m", &mut out);
     body.block(Block::Text, |out| out.extend_from_slice(b"Hi"));
-    body.block(Block::ToolUse { id: "toolu_1", name: "f" }, |out| {
+    body.block(Block::ToolUse { id: "call_1", name: "f" }, |out| {
         out.extend_from_slice(b"{\"x\":1}")
     });
     body.close(StopReason::StopSequence("\n"), &USAGE);

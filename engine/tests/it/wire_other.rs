@@ -3,7 +3,7 @@
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::embeddings::{EmbeddingRequest, Encoding, write_body, write_vector};
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids};
+use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids, Scores, push_score};
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::lora::{LoadAdapter, UnloadAdapter};
 use llmsim_engine::wire::usage::Usage;
@@ -138,7 +138,7 @@ fn generate_tells_text_and_counts() {
     let said = |out: &mut Vec<u8>| out.extend_from_slice(b"a b");
     let body = |index, end| {
         let mut out = Vec::new();
-        generate::write("r", index, said, end, &usage, &mut out);
+        generate::write("r", index, said, end, &usage, |_| {}, &mut out);
         text(out)
     };
     let start = r#"{"text":"a b","meta_info":{"id":"r","finish_reason":"#;
@@ -155,6 +155,26 @@ fn generate_tells_text_and_counts() {
     assert_eq!(body(None, Some(End::Token(151_645))), format!("{start}{natural}{end}}}"));
     let length = r#"{"type":"length","length":5}"#;
     assert_eq!(body(None, Some(End::Length)), format!("{start}{length}{end}}}"));
+}
+
+#[test]
+fn generate_tells_scores_as_triples() {
+    let scores = |members: &str| {
+        let body = format!(r#"{{"text":"a",{members}}}"#);
+        GenerateRequest::parse(body.as_bytes()).unwrap().scores
+    };
+    assert_eq!(scores(r#""return_logprob":false,"top_logprobs_num":2"#), None);
+    let plain = Scores { from: None, alternatives: 0, texts: false };
+    assert_eq!(scores(r#""return_logprob":true"#), Some(plain));
+    assert_eq!(scores(r#""return_logprob":true,"logprob_start_len":-1"#), Some(plain));
+    let all = r#""return_logprob":true,"logprob_start_len":0,"top_logprobs_num":2,
+        "return_text_in_logprobs":true"#;
+    assert_eq!(scores(all), Some(Scores { from: Some(0), alternatives: 2, texts: true }));
+
+    let mut out = Vec::new();
+    push_score(None, 9, None, &mut out);
+    push_score(Some(-0.5), 10, Some("\"x"), &mut out);
+    assert_eq!(text(out), r#"[null,9,null][-0.500000,10,"\"x"]"#);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::Role;
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::logprobs::{write_entry, write_short_entry};
 use llmsim_engine::wire::responses::frames::{
-    Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought, write_error,
+    Content, Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought, write_error,
 };
 use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
 use llmsim_engine::wire::tools::Choice;
@@ -228,7 +229,8 @@ fn a_stream_of_text_is_ten_kinds_of_events_numbered_without_gaps() {
     item.open(&mut out);
     item.delta(0, b"Hi", &mut out);
     item.delta(1, br"\n", &mut out);
-    let said = |out: &mut Vec<u8>| out.extend_from_slice(br"Hi\n");
+    let text = |out: &mut Vec<u8>| out.extend_from_slice(br"Hi\n");
+    let said = Content { text: &text, ..Content::NONE };
     item.close(2, Status::Completed, said, &mut out);
     let whole = |out: &mut Vec<u8>| item.object(Some(Status::Completed), said, out);
     head.end(Status::Completed, item.after(2), whole, &USAGE, &mut out);
@@ -285,7 +287,8 @@ fn names_of(kind: ItemKind<'_>) -> Vec<String> {
     item.open(&mut out);
     item.delta(0, b"a", &mut out);
     item.delta(1, b"b", &mut out);
-    item.close(2, Status::Completed, |out| out.extend_from_slice(b"ab"), &mut out);
+    let text = |out: &mut Vec<u8>| out.extend_from_slice(b"ab");
+    item.close(2, Status::Completed, Content { text: &text, ..Content::NONE }, &mut out);
     head.end(Status::Incomplete(Cut::MaxOutputTokens), item.after(2), |_| {}, &USAGE, &mut out);
     let events = payloads(&out);
     check_sequence(&events);
@@ -345,7 +348,8 @@ fn items_are_whole_objects_at_their_end() {
     let object = |kind: ItemKind<'_>, status: Status| {
         let mut out = Vec::new();
         let item = Item::new("1", 3, kind, 0);
-        item.object(Some(status), |out| out.extend_from_slice(br#"{\"x\":1}"#), &mut out);
+        let text = |out: &mut Vec<u8>| out.extend_from_slice(br#"{\"x\":1}"#);
+        item.object(Some(status), Content { text: &text, ..Content::NONE }, &mut out);
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
@@ -371,4 +375,44 @@ fn an_error_in_the_stream_is_an_event_with_the_next_number() {
         event.starts_with(r#"{"type":"error","code":"server_error","message":"The server had"#)
     );
     assert!(event.ends_with(r#","param":null,"sequence_number":7}"#), "{event}");
+}
+
+#[test]
+fn the_scores_of_a_text_stand_beside_its_pieces_and_the_whole() {
+    let item = Item::new("1", 0, ItemKind::Text, FIRST_SEQUENCE);
+    let mut out = Vec::new();
+    let score = |out: &mut Vec<u8>| {
+        write_short_entry("Hi", -0.25, [("Hi", -0.25), (" a", -3.0)].into_iter(), out);
+    };
+    item.delta_with(0, b"Hi", score, &mut out);
+    let delta = payloads(&out).remove(0);
+    // As in the deltas of OpenAI's document: without bytes.
+    let scored = concat!(
+        r#""delta":"Hi","logprobs":[{"token":"Hi","logprob":-0.250000,"top_logprobs":["#,
+        r#"{"token":"Hi","logprob":-0.250000},{"token":" a","logprob":-3.000000}]}]"#
+    );
+    assert!(delta.contains(scored), "{delta}");
+    let mut out = Vec::new();
+    let content = Content {
+        text: &|out| out.extend_from_slice(b"Hi"),
+        logprobs: &|out| write_entry("Hi", -0.25, std::iter::empty(), out),
+    };
+    item.object(Some(Status::Completed), content, &mut out);
+    let whole = String::from_utf8(out).unwrap();
+    let scored = concat!(
+        r#""logprobs":[{"token":"Hi","logprob":-0.250000,"bytes":[72,105],"top_logprobs":[]}],"#,
+        r#""text":"Hi"}"#
+    );
+    assert!(whole.contains(scored), "{whole}");
+}
+
+#[test]
+fn a_filtered_response_is_incomplete_and_says_why() {
+    let head = ResponseHead::new("resp_1", 1, "m", b"");
+    let mut out = Vec::new();
+    head.end(Status::Incomplete(Cut::ContentFilter), 7, |_| {}, &USAGE, &mut out);
+    let event = payloads(&out).remove(0);
+    assert!(event.starts_with(r#"{"type":"response.incomplete""#), "{event}");
+    let why = r#""status":"incomplete","incomplete_details":{"reason":"content_filter"}"#;
+    assert!(event.contains(why), "{event}");
 }

@@ -62,12 +62,13 @@ pub(in crate::wire) struct Raw<'a> {
     pub(in crate::wire) skip_special_tokens: Json<'a>,
     pub(in crate::wire) spaces_between_special_tokens: Json<'a>,
     pub(in crate::wire) truncate_prompt_tokens: Json<'a>,
+    pub(in crate::wire) truncation_side: Json<'a>,
     pub(in crate::wire) prompt_logprobs: Json<'a>,
     pub(in crate::wire) echo: Json<'a>,
     pub(in crate::wire) add_generation_prompt: Json<'a>,
     pub(in crate::wire) continue_final_message: Json<'a>,
     pub(in crate::wire) add_special_tokens: Json<'a>,
-    pub(in crate::wire) chat_template_kwargs: Kind,
+    pub(in crate::wire) chat_template_kwargs: Json<'a>,
     pub(in crate::wire) documents: Kind,
     pub(in crate::wire) mm_processor_kwargs: Kind,
     pub(in crate::wire) structured_outputs: Json<'a>,
@@ -80,6 +81,7 @@ pub(in crate::wire) struct Raw<'a> {
     pub(in crate::wire) vllm_xargs: Kind,
     pub(in crate::wire) kv_transfer_params: Kind,
     pub(in crate::wire) include_reasoning: Json<'a>,
+    pub(in crate::wire) thinking_token_budget: Json<'a>,
 }
 
 /// Parses a chat request's body.

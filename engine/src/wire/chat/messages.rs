@@ -1,7 +1,8 @@
 //! The `messages` of a chat request: roles and texts.
 //!
-//! Content may be a string or a list of text parts, which are joined without a separator. Members
-//! that only matter to real models (`name`, `tool_calls`, `refusal`, ...) are taken as they come.
+//! Content may be a string or a list of text parts, which are joined without a separator. What an
+//! assistant called stands behind it, as in the prompts that models get: name and arguments. Other
+//! members (`name`, `refusal`, ...) are taken as they come.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,8 @@ use crate::wire::json::{Json, Shape, Shaped};
 pub struct Message<'a> {
     /// Who speaks.
     pub role: Role,
-    /// What was said: all text parts joined. Empty if absent or null.
+    /// What was said: all text parts joined, and each call's name and arguments behind. Empty if
+    /// absent or null.
     pub content: Cow<'a, str>,
 }
 
@@ -71,6 +73,10 @@ pub(in crate::wire) struct RawMessage<'a> {
     role: Json<'a>,
     #[serde(default)]
     content: Shaped<'a, RawPart<'a>>,
+    #[serde(default)]
+    tool_calls: Json<'a>,
+    #[serde(default)]
+    function_call: Json<'a>,
 }
 
 impl Shape for RawMessage<'_> {
@@ -130,7 +136,7 @@ fn message<'a>(at: usize, raw: Shaped<'a, RawMessage<'a>>) -> Result<Message<'a>
             return Err(wrong_type(format!("messages[{at}].role"), "a string", other.kind()));
         }
     };
-    let content = match raw.content {
+    let mut content = match raw.content {
         Shaped::String(text) => text,
         Shaped::Array(parts) => joined(at, parts)?,
         absent if absent.is_absent() => Cow::Borrowed(""),
@@ -139,7 +145,29 @@ fn message<'a>(at: usize, raw: Shaped<'a, RawMessage<'a>>) -> Result<Message<'a>
             return Err(wrong_type(format!("messages[{at}].content"), expected, other.kind()));
         }
     };
+    if role == Role::Assistant {
+        add_call(&raw.function_call, &mut content);
+        if let Json::Array(calls) = &raw.tool_calls {
+            for call in &calls.items {
+                if let Json::Object(call) = call {
+                    add_call(call.get("function"), &mut content);
+                    add_call(call.get("custom"), &mut content);
+                }
+            }
+        }
+    }
     Ok(Message { role, content })
+}
+
+/// Appends a call of an earlier turn; what is none, nothing. A model's own calls come back in this
+/// form, and others are not judged.
+fn add_call(call: &Json<'_>, content: &mut Cow<'_, str>) {
+    let Json::Object(call) = call else { return };
+    for member in ["name", "arguments", "input"] {
+        if let Json::String(text) = call.get(member) {
+            content.to_mut().push_str(text);
+        }
+    }
 }
 
 /// The parts' texts without a separator.

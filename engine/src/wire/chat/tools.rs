@@ -4,33 +4,21 @@
 use std::borrow::Cow;
 
 use super::fields::{boolean, decimal, short_string, string, wrong_type};
-use crate::wire::error::{ApiError, Unsupported};
+use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Object};
-use crate::wire::tools::{Choice, MAX_TOOLS, Tool};
+use crate::wire::tools::{Choice, Tool, allow_only, list, not_among_tools};
 
 const MAX_NAME_CHARS: usize = 64;
 
 /// The functions among the tools. Custom tools are known and never called.
 pub(in crate::wire) fn tools<'a>(json: &Json<'a>) -> Result<Vec<Tool<'a>>, ApiError> {
-    let array = match json {
-        absent if absent.is_absent() => return Ok(Vec::new()),
-        Json::Array(array) => array,
-        other => return Err(wrong_type("tools", "an array of objects", other.kind())),
-    };
-    if array.len == 0 {
-        return Err(ApiError::empty_array("tools"));
+    match json {
+        Json::Array(array) if array.len == 0 => Err(ApiError::empty_array("tools")),
+        other => list(other, tool),
     }
-    if array.len > MAX_TOOLS {
-        return Err(ApiError::array_too_long("tools", MAX_TOOLS, array.len));
-    }
-    let mut tools = Vec::with_capacity(array.items.len());
-    for (at, item) in array.items.iter().enumerate() {
-        tools.extend(tool(&format!("tools[{at}]"), item)?);
-    }
-    Ok(tools)
 }
 
-fn tool<'a>(path: &str, json: &Json<'a>) -> Result<Option<Tool<'a>>, ApiError> {
+fn tool<'a>(path: &str, json: &Json<'a>) -> Result<Option<(Cow<'a, str>, Json<'a>)>, ApiError> {
     let Json::Object(tool) = json else {
         return Err(wrong_type(path.to_owned(), "an object", json.kind()));
     };
@@ -50,8 +38,7 @@ fn tool<'a>(path: &str, json: &Json<'a>) -> Result<Option<Tool<'a>>, ApiError> {
     optional_object(inner, &path, "parameters")?;
     boolean(inner.get("strict"), format!("{path}.strict"))?;
     let parameters = inner.get("parameters").clone();
-    let tool = Tool { name: Cow::Owned(own.to_owned()), parameters };
-    Ok((member == "function").then_some(tool))
+    Ok((member == "function").then(|| (Cow::Owned(own.to_owned()), parameters)))
 }
 
 pub(in crate::wire) fn name(path: &str, name: &str) -> Result<(), ApiError> {
@@ -67,22 +54,30 @@ pub(in crate::wire) fn name(path: &str, name: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid_value(path, why))
 }
 
-/// Checks `tool_choice` against the `tools` beside it.
-pub(super) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<Choice<'static>, ApiError> {
+/// Checks `tool_choice` against the `tools` beside it; `callable` are the functions among them.
+pub(super) fn tool_choice(
+    json: &Json<'_>,
+    tools: &Json<'_>,
+    callable: &mut [Tool<'_>],
+) -> Result<Choice<'static>, ApiError> {
     if json.is_absent() {
         return Ok(Choice::Auto);
     }
     if tools.is_absent() {
         return Err(ApiError::only_with("tool_choice", "'tools' are specified"));
     }
-    let by_word = |word: &str, path: &str| match word {
-        "none" => Ok(Choice::None),
-        "auto" => Ok(Choice::Auto),
-        "required" => Ok(Choice::Required),
-        word => Err(ApiError::not_one_of(path.to_owned(), word, &["none", "auto", "required"])),
-    };
     let choice = match json {
-        Json::String(word) => return by_word(word, "tool_choice"),
+        Json::String(word) => {
+            return match word.as_ref() {
+                "none" => Ok(Choice::None),
+                "auto" => Ok(Choice::Auto),
+                "required" => Ok(Choice::Required),
+                word => {
+                    let allowed = ["none", "auto", "required"];
+                    Err(ApiError::not_one_of("tool_choice", word, &allowed))
+                }
+            };
+        }
         Json::Object(choice) => choice,
         other => {
             let expected = "one of a string or an object";
@@ -92,14 +87,22 @@ pub(super) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<Choice<'s
     let member = match required_string(choice, "tool_choice", "type")? {
         "function" => "function",
         "custom" => "custom",
-        // A subset of the tools: which of them is called does not change.
         "allowed_tools" => {
-            let subset = optional_object(choice, "tool_choice", "allowed_tools")?;
-            let mode = subset.map(|subset| subset.get("mode"));
-            return match mode {
-                Some(Json::String(mode)) => by_word(mode, "tool_choice.allowed_tools.mode"),
-                _ => Ok(Choice::Auto),
-            };
+            let subset = required_object(choice, "tool_choice", "allowed_tools")?;
+            return allow_only(subset, "tool_choice.allowed_tools", callable, |tool, path| {
+                let member = match required_string(tool, path, "type")? {
+                    "custom" => "custom",
+                    "function" => "function",
+                    other => {
+                        let allowed = ["function", "custom"];
+                        return Err(ApiError::not_one_of(format!("{path}.type"), other, &allowed));
+                    }
+                };
+                let inner = required_object(tool, path, member)?;
+                let name = required_string(inner, &format!("{path}.{member}"), "name")?;
+                let is_known = names_of(tools, member).any(|known| known == name);
+                if is_known { Ok(name) } else { Err(not_among_tools()) }
+            });
         }
         other => {
             let allowed = ["function", "custom", "allowed_tools"];
@@ -109,10 +112,7 @@ pub(super) fn tool_choice(json: &Json<'_>, tools: &Json<'_>) -> Result<Choice<'s
     let inner = required_object(choice, "tool_choice", member)?;
     let chosen = required_string(inner, &format!("tool_choice.{member}"), "name")?;
     if !names_of(tools, member).any(|name| name == chosen) {
-        return Err(ApiError::invalid_value(
-            "tool_choice",
-            "the chosen tool is not among 'tools'; take the 'name' of one of them.",
-        ));
+        return Err(not_among_tools());
     }
     if member == "custom" {
         return Err(ApiError::invalid_value(
@@ -157,7 +157,7 @@ pub enum Format {
     Pattern(String),
 }
 
-pub(super) fn response_format(json: &Json<'_>) -> Result<Format, ApiError> {
+pub(in crate::wire) fn response_format(json: &Json<'_>) -> Result<Format, ApiError> {
     const FIELD: &str = "response_format";
     let format = match json {
         absent if absent.is_absent() => return Ok(Format::Text),
@@ -167,7 +167,7 @@ pub(super) fn response_format(json: &Json<'_>) -> Result<Format, ApiError> {
     match required_string(format, FIELD, "type")? {
         "text" => Ok(Format::Text),
         "json_object" => Ok(Format::Object),
-        "structural_tag" => Err(ApiError::unsupported(Unsupported::ResponseFormat, FIELD)),
+        "structural_tag" => Err(ApiError::unsupported_format(FIELD)),
         "json_schema" => {
             let path = format!("{FIELD}.json_schema");
             let inner = required_object(format, FIELD, "json_schema")?;
@@ -187,6 +187,21 @@ pub(super) fn response_format(json: &Json<'_>) -> Result<Format, ApiError> {
             Err(ApiError::not_one_of(format!("{FIELD}.type"), other, &allowed))
         }
     }
+}
+
+/// The format that either field asks for; both may not.
+pub(in crate::wire) fn one_format(
+    response_format: Format,
+    structured_outputs: Option<Format>,
+) -> Result<Format, ApiError> {
+    if response_format != Format::Text && structured_outputs.is_some() {
+        return Err(ApiError::contradiction(
+            "structured_outputs",
+            "'structured_outputs' and 'response_format' cannot both be asked for; send one of \
+             them.",
+        ));
+    }
+    Ok(structured_outputs.unwrap_or(response_format))
 }
 
 /// vLLM's way to ask for a format: exactly one member of these.
@@ -241,7 +256,7 @@ pub(super) fn structured_outputs(json: &Json<'_>) -> Result<Option<Format>, ApiE
                 choices.items.iter().enumerate().map(text).collect();
             Ok(Some(Format::Choice(texts?)))
         }
-        [_] => Err(ApiError::unsupported(Unsupported::ResponseFormat, FIELD)),
+        [_] => Err(ApiError::unsupported_format(FIELD)),
         [one, other, ..] => Err(ApiError::contradiction(
             FIELD,
             &format!("'{one}' and '{other}' cannot both be asked for; send one of them."),

@@ -8,8 +8,49 @@ use super::body::Raw;
 use super::fields::{Path, boolean, decimal, integer, only_type, string};
 use super::tools::{Format, structured_outputs};
 use crate::units::Tokens;
-use crate::wire::error::ApiError;
+use crate::wire::error::{ApiError, Bound};
 use crate::wire::json::{Json, Kind};
+
+/// What vLLM tells of tokens, and what it keeps of a prompt's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenFields {
+    /// `stream_interval`: tokens in a chunk of a stream; at least 1.
+    pub interval: u32,
+    /// `return_token_ids`: the ids of the prompt's and of the answer's tokens.
+    pub ids: bool,
+    /// `prompt_logprobs`: how many alternatives to each token of the prompt are told, from 0 to 20.
+    /// Not with streams.
+    pub prompt_logprobs: Option<u32>,
+    /// `truncate_prompt_tokens`.
+    pub truncation: Option<Truncation>,
+}
+
+impl TokenFields {
+    /// What nobody asked for.
+    pub const NONE: Self =
+        Self { interval: 1, ids: false, prompt_logprobs: None, truncation: None };
+    /// What shows a prompt's tokens with their texts.
+    pub const SCORED: Self = Self { ids: true, prompt_logprobs: Some(0), ..Self::NONE };
+}
+
+/// How a long prompt is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// So many tokens stay; `None` for as many as leave room for one of the answer.
+    pub most: Option<Tokens>,
+    /// `truncation_side`: which end goes.
+    pub side: Side,
+}
+
+/// An end of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    /// The beginning goes, the last tokens stay: vLLM's default for models that generate.
+    #[default]
+    Left,
+    /// The end goes.
+    Right,
+}
 
 pub(in crate::wire) struct VllmFields<'a> {
     pub(in crate::wire) min_tokens: Tokens,
@@ -18,9 +59,10 @@ pub(in crate::wire) struct VllmFields<'a> {
     pub(in crate::wire) priority: i32,
     pub(in crate::wire) cache_salt: Option<Cow<'a, str>>,
     pub(in crate::wire) request_id: Option<Cow<'a, str>>,
-    pub(in crate::wire) prompt_logprobs: bool,
+    pub(in crate::wire) tokens: TokenFields,
     pub(in crate::wire) structured_outputs: Option<Format>,
     pub(in crate::wire) include_reasoning: bool,
+    pub(in crate::wire) most_thinking: Option<Tokens>,
 }
 
 pub(in crate::wire) fn check<'a>(
@@ -31,13 +73,18 @@ pub(in crate::wire) fn check<'a>(
     sampling(raw)?;
     template(raw)?;
     let min_tokens = min_tokens(&raw.min_tokens, max_tokens, "max_tokens")?;
-    let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", -1..=i64::MAX)?;
-    if prompt_logprobs.is_some() && stream {
+    let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", 0..=20)?;
+    if prompt_logprobs > Some(0) && stream {
         return Err(ApiError::only_with("prompt_logprobs", "'stream' is not enabled"));
     }
     let structured_outputs = structured_outputs(&raw.structured_outputs)?;
-    integer(&raw.stream_interval, "stream_interval", 1..=i64::MAX)?;
-    boolean(&raw.return_token_ids, "return_token_ids")?;
+    let interval = integer(&raw.stream_interval, "stream_interval", 1..=i64::MAX)?;
+    let tokens = TokenFields {
+        interval: interval.map_or(1, |tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
+        ids: boolean(&raw.return_token_ids, "return_token_ids")?.unwrap_or(false),
+        prompt_logprobs: prompt_logprobs.filter(|_| !stream).map(|count| count as u32),
+        truncation: truncation(raw)?,
+    };
     let include_reasoning = boolean(&raw.include_reasoning, "include_reasoning")?.unwrap_or(true);
     string(take(&mut raw.session_id), "session_id")?;
     only_type(raw.vllm_xargs, "vllm_xargs", Kind::Object)?;
@@ -52,10 +99,25 @@ pub(in crate::wire) fn check<'a>(
         priority: priority.map_or(0, |value| value as i32),
         cache_salt: cache_salt(take(&mut raw.cache_salt))?,
         request_id: request_id(take(&mut raw.request_id), "request_id")?,
-        prompt_logprobs: prompt_logprobs.is_some(),
+        tokens,
         structured_outputs,
         include_reasoning,
+        most_thinking: most_thinking(raw)?,
     })
+}
+
+/// How many tokens may be thought: none for those who switch it off as the templates of Qwen and
+/// DeepSeek understand it.
+fn most_thinking(raw: &Raw<'_>) -> Result<Option<Tokens>, ApiError> {
+    let budget = integer(&raw.thinking_token_budget, "thinking_token_budget", -1..=i64::MAX)?;
+    if let Json::Object(arguments) = &raw.chat_template_kwargs {
+        let is_off = |name| *arguments.get(name) == Json::Bool(false);
+        if is_off("enable_thinking") || is_off("thinking") {
+            return Ok(Some(Tokens::ZERO));
+        }
+    }
+    let budget = budget.filter(|&budget| budget >= 0);
+    Ok(budget.map(|budget| Tokens::new(u32::try_from(budget).unwrap_or(u32::MAX))))
 }
 
 fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
@@ -72,8 +134,28 @@ fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
+fn truncation(raw: &mut Raw<'_>) -> Result<Option<Truncation>, ApiError> {
+    const FIELD: &str = "truncate_prompt_tokens";
+    let most = integer(&raw.truncate_prompt_tokens, FIELD, -1..=i64::MAX)?;
+    let side = match string(take(&mut raw.truncation_side), "truncation_side")?.as_deref() {
+        None => Side::default(),
+        Some("left") => Side::Left,
+        Some("right") => Side::Right,
+        Some(other) => {
+            return Err(ApiError::not_one_of("truncation_side", other, &["left", "right"]));
+        }
+    };
+    let most = match most {
+        None => return Ok(None),
+        // Nothing would be left to answer to; vLLM's engine refuses an empty prompt.
+        Some(0) => return Err(ApiError::integer_out_of_range(FIELD, Bound::Min(1), 0)),
+        Some(-1) => None,
+        Some(most) => Some(Tokens::new(u32::try_from(most).unwrap_or(u32::MAX))),
+    };
+    Ok(Some(Truncation { most, side }))
+}
+
 fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
-    integer(&raw.truncate_prompt_tokens, "truncate_prompt_tokens", -1..=i64::MAX)?;
     boolean(&raw.echo, "echo")?;
     boolean(&raw.add_special_tokens, "add_special_tokens")?;
     let generation = boolean(&raw.add_generation_prompt, "add_generation_prompt")?;
@@ -85,7 +167,7 @@ fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
             "it cannot be true together with add_generation_prompt; set one of them to false.",
         ));
     }
-    only_type(raw.chat_template_kwargs, "chat_template_kwargs", Kind::Object)?;
+    only_type(raw.chat_template_kwargs.kind(), "chat_template_kwargs", Kind::Object)?;
     only_type(raw.documents, "documents", Kind::Array)?;
     only_type(raw.mm_processor_kwargs, "mm_processor_kwargs", Kind::Object)?;
     Ok(())

@@ -7,8 +7,8 @@ use std::io::Write as _;
 
 use crate::wire::json::push_string;
 use crate::wire::push_decimal;
-use crate::wire::sse::StreamHead;
-use crate::wire::usage::{FinishReason, Usage};
+use crate::wire::sse::{End, StreamHead};
+use crate::wire::usage::Usage;
 
 const INFALLIBLE: &str = "writing to memory cannot fail";
 
@@ -42,18 +42,16 @@ impl TextFrames {
         out.extend_from_slice(&self.head);
     }
 
-    /// Ends a frame behind its text. `logprobs` appends a value; `usage` stands in the frame with
-    /// vLLM's `continuous_usage_stats`.
+    /// Ends a frame behind its text. `logprobs` appends a value, and may append members.
     pub fn close(
         &self,
         choice: u32,
         logprobs: impl FnOnce(&mut Vec<u8>),
-        finish: Option<FinishReason>,
-        usage: Option<&Usage>,
+        end: &End<'_>,
         out: &mut Vec<u8>,
     ) {
-        close_choice(choice, logprobs, finish, out);
-        match usage {
+        close_choice(choice, logprobs, end, out);
+        match end.usage {
             Some(usage) => end_with_usage(usage, out),
             None if self.include_usage => out.extend_from_slice(b"],\"usage\":null}\n\n"),
             None => out.extend_from_slice(b"]}\n\n"),
@@ -86,21 +84,15 @@ fn write_head(id: &str, created: u64, model: &str, fingerprint: &str, out: &mut 
 fn close_choice(
     choice: u32,
     logprobs: impl FnOnce(&mut Vec<u8>),
-    finish: Option<FinishReason>,
+    end: &End<'_>,
     out: &mut Vec<u8>,
 ) {
     out.extend_from_slice(b"\",\"index\":");
     push_decimal(out, choice.into());
     out.extend_from_slice(b",\"logprobs\":");
     logprobs(out);
-    match finish {
-        None => out.extend_from_slice(b",\"finish_reason\":null}"),
-        Some(reason) => {
-            out.extend_from_slice(b",\"finish_reason\":\"");
-            out.extend_from_slice(reason.as_str().as_bytes());
-            out.extend_from_slice(b"\"}");
-        }
-    }
+    end.write_reasons(out);
+    out.push(b'}');
 }
 
 /// An answer that is not a stream, written choice by choice.
@@ -118,19 +110,19 @@ impl<'o> TextBody<'o> {
     }
 
     /// Appends the next choice. `text` appends JSON string content, without quotes; `logprobs` a
-    /// value.
+    /// value, and maybe members.
     pub fn choice(
         &mut self,
         text: impl FnOnce(&mut Vec<u8>),
         logprobs: impl FnOnce(&mut Vec<u8>),
-        finish: FinishReason,
+        end: &End<'_>,
     ) {
         if self.choices > 0 {
             self.out.push(b',');
         }
         self.out.extend_from_slice(TEXT);
         text(self.out);
-        close_choice(self.choices, logprobs, Some(finish), self.out);
+        close_choice(self.choices, logprobs, end, self.out);
         self.choices += 1;
     }
 

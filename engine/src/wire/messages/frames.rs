@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 
+use crate::escape;
 use crate::wire::json::{push_optional_string, push_string};
 use crate::wire::push_decimal;
 use crate::wire::usage::Usage;
@@ -20,7 +21,7 @@ pub enum Block<'a> {
     Thinking,
     /// A call of a tool.
     ToolUse {
-        /// `toolu_...`.
+        /// The id of the call as chats have it, `call_...`; here it begins with `toolu_`.
         id: &'a str,
         /// The tool.
         name: &'a str,
@@ -208,8 +209,9 @@ fn head(id: &str, model: &str, out: &mut Vec<u8>) {
 
 /// Up to the value of `input`.
 fn tool_use(id: &str, name: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":");
-    push_string(out, id);
+    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"toolu_");
+    escape::json_string_content(id.strip_prefix("call_").unwrap_or(id), out);
+    out.push(b'"');
     out.extend_from_slice(b",\"name\":");
     push_string(out, name);
     out.extend_from_slice(b",\"input\":");

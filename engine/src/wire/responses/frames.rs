@@ -79,6 +79,20 @@ pub enum Thought {
     Text,
 }
 
+/// What an item says in the end.
+#[derive(Clone, Copy)]
+pub struct Content<'a> {
+    /// Appends its text as JSON string content, without quotes.
+    pub text: &'a dyn Fn(&mut Vec<u8>),
+    /// Appends the scores of a text's tokens, separated by commas: often nothing.
+    pub logprobs: &'a dyn Fn(&mut Vec<u8>),
+}
+
+impl Content<'_> {
+    /// Nothing yet.
+    pub const NONE: Content<'static> = Content { text: &|_| {}, logprobs: &|_| {} };
+}
+
 /// Events before the first item's: `response.created` and `response.in_progress`.
 pub const FIRST_SEQUENCE: u32 = 2;
 
@@ -227,7 +241,7 @@ impl Item {
     pub fn open(&self, out: &mut Vec<u8>) {
         open_event("response.output_item.added", out);
         write!(out, ",\"output_index\":{},\"item\":", self.index).expect(INFALLIBLE);
-        self.object(None, |_| {}, out);
+        self.object(None, Content::NONE, out);
         close_event(self.first, out);
         if self.is_call() {
             return;
@@ -235,17 +249,17 @@ impl Item {
         open_event(self.names().part_added, out);
         self.place(out);
         out.extend_from_slice(b",\"part\":");
-        self.part(|_| {}, out);
+        self.part(Content::NONE, out);
         close_event(self.first + 1, out);
     }
 
     /// Appends the event of its delta `k`, counted from 0. `escaped` is the text as JSON string
     /// content, without quotes.
     pub fn delta(&self, k: u32, escaped: &[u8], out: &mut Vec<u8>) {
-        self.delta_with(k, escaped, |out| out.extend_from_slice(b"[]"), out);
+        self.delta_with(k, escaped, |_| {}, out);
     }
 
-    /// The same; of a text, `logprobs` appends the scores.
+    /// The same; of a text, `logprobs` appends the scores, separated by commas.
     pub fn delta_with(
         &self,
         k: u32,
@@ -257,21 +271,15 @@ impl Item {
         out.extend_from_slice(escaped);
         out.push(b'"');
         if self.form == Form::Text {
-            out.extend_from_slice(b",\"logprobs\":");
+            out.extend_from_slice(b",\"logprobs\":[");
             logprobs(out);
+            out.push(b']');
         }
         close_event(self.first + self.opening() + k, out);
     }
 
-    /// Appends the events that close it after so many deltas. `text` appends all of it as JSON
-    /// string content, without quotes.
-    pub fn close(
-        &self,
-        deltas: u32,
-        status: Status,
-        text: impl Fn(&mut Vec<u8>),
-        out: &mut Vec<u8>,
-    ) {
+    /// Appends the events that close it after so many deltas.
+    pub fn close(&self, deltas: u32, status: Status, content: Content<'_>, out: &mut Vec<u8>) {
         let sequence = self.first + self.opening() + deltas;
         let names = self.names();
         open_event(names.done, out);
@@ -283,27 +291,29 @@ impl Item {
         out.extend_from_slice(b",\"");
         out.extend_from_slice(names.member.as_bytes());
         out.extend_from_slice(b"\":\"");
-        text(out);
+        (content.text)(out);
         out.push(b'"');
         if self.form == Form::Text {
-            out.extend_from_slice(b",\"logprobs\":[]");
+            out.extend_from_slice(b",\"logprobs\":[");
+            (content.logprobs)(out);
+            out.push(b']');
         }
         close_event(sequence, out);
         if !self.is_call() {
             open_event(names.part_done, out);
             self.place(out);
             out.extend_from_slice(b",\"part\":");
-            self.part(&text, out);
+            self.part(content, out);
             close_event(sequence + 1, out);
         }
         open_event("response.output_item.done", out);
         write!(out, ",\"output_index\":{},\"item\":", self.index).expect(INFALLIBLE);
-        self.object(Some(status), &text, out);
+        self.object(Some(status), content, out);
         close_event(sequence + self.closing() - 1, out);
     }
 
     /// Appends the item itself; without a status, as it is when it begins.
-    pub fn object(&self, status: Option<Status>, text: impl Fn(&mut Vec<u8>), out: &mut Vec<u8>) {
+    pub fn object(&self, status: Option<Status>, content: Content<'_>, out: &mut Vec<u8>) {
         let status_word = status.unwrap_or(Status::InProgress).as_str();
         out.extend_from_slice(b"{\"id\":");
         push_string(out, &self.id);
@@ -316,18 +326,18 @@ impl Item {
                 )
                 .expect(INFALLIBLE);
                 if status.is_some() {
-                    self.part(text, out);
+                    self.part(content, out);
                 }
                 out.push(b']');
             }
             Form::Reasoning(thought) => {
                 out.extend_from_slice(b",\"type\":\"reasoning\",\"summary\":[");
                 if status.is_some() && *thought == Thought::Summary {
-                    self.part(&text, out);
+                    self.part(content, out);
                 }
                 out.extend_from_slice(b"],\"content\":[");
                 if status.is_some() && *thought == Thought::Text {
-                    self.part(&text, out);
+                    self.part(content, out);
                 }
                 write!(out, "],\"encrypted_content\":null,\"status\":\"{status_word}\"")
                     .expect(INFALLIBLE);
@@ -338,7 +348,7 @@ impl Item {
                 out.extend_from_slice(b",\"name\":");
                 push_string(out, name);
                 out.extend_from_slice(b",\"arguments\":\"");
-                text(out);
+                (content.text)(out);
                 write!(out, "\",\"status\":\"{status_word}\"").expect(INFALLIBLE);
             }
         }
@@ -346,22 +356,21 @@ impl Item {
     }
 
     /// The part of its content, with its text.
-    fn part(&self, text: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
-        let (before, after): (&[u8], &[u8]) = match &self.form {
-            Form::Text => (
-                b"{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":\"",
-                b"\"}",
-            ),
-            Form::Refusal => (b"{\"type\":\"refusal\",\"refusal\":\"", b"\"}"),
-            Form::Reasoning(Thought::Summary) => {
-                (b"{\"type\":\"summary_text\",\"text\":\"", b"\"}")
-            }
-            Form::Reasoning(Thought::Text) => (b"{\"type\":\"reasoning_text\",\"text\":\"", b"\"}"),
+    fn part(&self, content: Content<'_>, out: &mut Vec<u8>) {
+        let before: &[u8] = match &self.form {
+            Form::Text => b"{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[",
+            Form::Refusal => b"{\"type\":\"refusal\",\"refusal\":\"",
+            Form::Reasoning(Thought::Summary) => b"{\"type\":\"summary_text\",\"text\":\"",
+            Form::Reasoning(Thought::Text) => b"{\"type\":\"reasoning_text\",\"text\":\"",
             Form::Call { .. } => unreachable!("calls have no parts"),
         };
         out.extend_from_slice(before);
-        text(out);
-        out.extend_from_slice(after);
+        if self.form == Form::Text {
+            (content.logprobs)(out);
+            out.extend_from_slice(b"],\"text\":\"");
+        }
+        (content.text)(out);
+        out.extend_from_slice(b"\"}");
     }
 
     /// Where it stands.
@@ -428,6 +437,26 @@ struct Names {
     done: &'static str,
     part_done: &'static str,
     member: &'static str,
+}
+
+/// Appends a page of a list: items as JSON, with their ids.
+pub fn write_list<'a>(
+    items: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
+    has_more: bool,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"{\"object\":\"list\",\"data\":[");
+    for (at, (_, item)) in items.clone().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(item);
+    }
+    out.extend_from_slice(b"],\"first_id\":");
+    push_optional_string(out, items.clone().next().map(|(id, _)| id));
+    out.extend_from_slice(b",\"last_id\":");
+    push_optional_string(out, items.last().map(|(id, _)| id));
+    write!(out, ",\"has_more\":{has_more}}}").expect(INFALLIBLE);
 }
 
 /// Appends the answer of `DELETE /v1/responses/{id}`.

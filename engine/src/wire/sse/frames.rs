@@ -127,31 +127,31 @@ impl StreamFrames {
         self.end(end, out);
     }
 
-    /// Begins a frame, up to `"logprobs":`, whose value is to be appended next.
+    /// Begins a frame, up to `"logprobs":`, whose value is to be appended next; members may follow it.
     pub fn begin(&self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
+        self.begin_with(choice, delta, |_| {}, out);
+    }
+
+    /// The same of several tokens: `rest` appends the text of those behind the first, as JSON string
+    /// content without quotes.
+    pub fn begin_with(
+        &self,
+        choice: u32,
+        delta: Delta<'_>,
+        rest: impl Fn(&mut Vec<u8>),
+        out: &mut Vec<u8>,
+    ) {
         out.extend_from_slice(&self.head[..self.choices_len]);
         out.extend_from_slice(b"{\"index\":");
         push_number(out, choice);
         out.extend_from_slice(b",\"delta\":{");
-        delta.write(out);
+        delta.write(rest, out);
         out.extend_from_slice(b"},\"logprobs\":");
     }
 
     /// Ends a frame.
     pub fn end(&self, end: &End<'_>, out: &mut Vec<u8>) {
-        out.extend_from_slice(b",\"finish_reason\":");
-        match end.finish {
-            None => out.extend_from_slice(b"null"),
-            Some(finish) => {
-                out.push(b'"');
-                out.extend_from_slice(finish.as_str().as_bytes());
-                out.push(b'"');
-            }
-        }
-        if end.stop_reason.is_some() {
-            out.extend_from_slice(b",\"stop_reason\":");
-            push_optional_string(out, end.stop_reason);
-        }
+        end.write_reasons(out);
         out.extend_from_slice(match end.usage {
             Some(usage) => return end_with_usage(b"}],\"usage\":", usage, out),
             None if self.include_usage => b"}],\"usage\":null}\n\n".as_slice(),
@@ -172,11 +172,31 @@ impl StreamFrames {
     }
 }
 
+impl End<'_> {
+    /// Appends why the choice ended, with a comma before.
+    pub(in crate::wire) fn write_reasons(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"finish_reason\":");
+        match self.finish {
+            None => out.extend_from_slice(b"null"),
+            Some(finish) => {
+                out.push(b'"');
+                out.extend_from_slice(finish.as_str().as_bytes());
+                out.push(b'"');
+            }
+        }
+        if self.stop_reason.is_some() {
+            out.extend_from_slice(b",\"stop_reason\":");
+            push_optional_string(out, self.stop_reason);
+        }
+    }
+}
+
 impl Delta<'_> {
-    fn write(self, out: &mut Vec<u8>) {
+    fn write(self, rest: impl Fn(&mut Vec<u8>), out: &mut Vec<u8>) {
         let text = |before: &[u8], escaped: &[u8], after: &[u8], out: &mut Vec<u8>| {
             out.extend_from_slice(before);
             out.extend_from_slice(escaped);
+            rest(out);
             out.extend_from_slice(after);
         };
         match self {
