@@ -576,6 +576,7 @@ fn serve(
     let models = config.models.into_iter().zip(replicas).map(|(spec, replicas)| {
         Model::new(spec.name, spec.context_length, spec.engine, replicas)
             .with_tokenizer(spec.tokenizer)
+            .with_reasoning(spec.reasoning)
     });
     let version = env!("CARGO_PKG_VERSION");
     Served {

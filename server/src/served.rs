@@ -14,7 +14,7 @@ use llmsim_engine::observe::vllm::SleepState;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
 use llmsim_engine::text::model_tokenizer::Tokenizer;
-use llmsim_engine::text::responses::Responses;
+use llmsim_engine::text::responses::{Responses, Thinking};
 use llmsim_engine::units::{SimSpan, SimTime, Tokens};
 
 use crate::adapters::Adapters;
@@ -257,6 +257,8 @@ pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) context: Tokens,
     pub(crate) tokenizer: Tokenizer,
+    /// Whether its answers think before they speak.
+    pub(crate) reasoning: Thinking,
     pub(crate) spec: EngineSpec,
     /// With prefix caching: tokens per block.
     pub(crate) cached_blocks: Option<NonZeroU32>,
@@ -272,6 +274,7 @@ impl Clone for Model {
             name,
             context,
             tokenizer,
+            reasoning,
             spec,
             cached_blocks,
             takes_priority,
@@ -282,6 +285,7 @@ impl Clone for Model {
             name: name.clone(),
             context: *context,
             tokenizer: tokenizer.clone(),
+            reasoning: *reasoning,
             spec: spec.clone(),
             cached_blocks: *cached_blocks,
             takes_priority: *takes_priority,
@@ -343,13 +347,28 @@ impl Model {
             EngineSpec::Instant | EngineSpec::FixedRate(_) => (None, false),
         };
         let next = AtomicUsize::new(0);
-        let tokenizer = Tokenizer::Regex;
-        Self { name, context, tokenizer, spec, cached_blocks, takes_priority, replicas, next }
+        let (tokenizer, reasoning) = (Tokenizer::Regex, Thinking::Scripted);
+        Self {
+            name,
+            context,
+            tokenizer,
+            reasoning,
+            spec,
+            cached_blocks,
+            takes_priority,
+            replicas,
+            next,
+        }
     }
 
     /// The same with another tokenizer than `regex`.
     pub(crate) fn with_tokenizer(self, tokenizer: Tokenizer) -> Self {
         Self { tokenizer, ..self }
+    }
+
+    /// The same with answers that think, or never do.
+    pub(crate) fn with_reasoning(self, reasoning: Thinking) -> Self {
+        Self { reasoning, ..self }
     }
 
     /// Tokens that the KV cache of one replica holds.

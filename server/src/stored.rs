@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use llmsim_engine::wire::chat::{Message, Role};
+use llmsim_engine::wire::responses::StoredItem;
 
 /// Responses that are kept at most.
 const MOST: usize = 4096;
@@ -32,6 +33,8 @@ pub(crate) struct Stored {
     pub(crate) turns: Arc<[Turn]>,
     /// The items of its output by their ids, and what each says to later turns.
     pub(crate) items: Box<[(Box<str>, Option<Turn>)]>,
+    /// The items of its own input.
+    pub(crate) input: Box<[StoredItem]>,
 }
 
 /// All responses that are kept.
@@ -59,7 +62,8 @@ impl Stored {
     /// What it takes. Turns are counted for each response that has them, though they are shared.
     fn bytes(&self) -> usize {
         let turns: usize = self.turns.iter().map(|turn| turn.content.len() + 32).sum();
-        self.body.len() + turns + 128 * (1 + self.items.len())
+        let input: usize = self.input.iter().map(|item| item.id.len() + item.json.len() + 32).sum();
+        self.body.len() + turns + input + 128 * (1 + self.items.len())
     }
 }
 
@@ -124,6 +128,7 @@ mod tests {
             body: vec![b'x'; bytes].into(),
             turns: [turn.clone()].into(),
             items: [(format!("msg_{id}").into(), Some(turn))].into(),
+            input: Box::default(),
         }
     }
 

@@ -6,14 +6,18 @@
 //! the configuration and its id, so that the same request gets the same bytes on every thread,
 //! driver and run, and whatever was sent can be rendered again.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use llmsim_engine::sim::{BlockHash, Finish, Job, Refusal};
+use llmsim_engine::text::model_tokenizer::{Token, Tokenizer};
 use llmsim_engine::text::output::Output;
 use llmsim_engine::text::prompt::Chain;
 use llmsim_engine::text::stop::{self, Stops};
+use llmsim_engine::text::token_ids;
 use llmsim_engine::units::{JobId, Tokens};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::sse::End;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 use super::chat::Chat;
@@ -66,7 +70,11 @@ pub(crate) struct Lane {
     pub(crate) max_tokens: Tokens,
     pub(crate) stop_after: Option<Tokens>,
     pub(crate) chain: Option<Arc<[BlockHash]>>,
+    /// What is said.
     pub(crate) output: Output,
+    /// The tokens that the engine makes, where what each adds to the text is another: text that may
+    /// begin a stop string waits for later tokens.
+    pub(super) made: Option<Box<Output>>,
     pub(crate) ending: Ending,
 }
 
@@ -202,7 +210,18 @@ impl Format {
         match self {
             Self::Chat(chat) => chat.work(released),
             Self::Completions(text) => text.work(released),
-            _ => released,
+            Self::Responses(response) => response.work(released),
+            Self::Generate(generate) => generate.work(released),
+            Self::Embeddings(_) | Self::Messages(_) => released,
+        }
+    }
+
+    /// Whether the client gets the ids of tokens.
+    fn tells_ids(&self) -> bool {
+        match self {
+            Self::Chat(chat) => chat.tells_ids(),
+            Self::Completions(text) => text.tells_ids(),
+            _ => false,
         }
     }
 
@@ -232,8 +251,14 @@ impl Lane {
             stop_after: (!ignore_eos && natural_end <= max_tokens).then_some(natural_end),
             chain: None,
             output,
+            made: None,
             ending: Ending { reason, stopped_by: None },
         }
+    }
+
+    /// Its tokens as the engine makes them: as many as it says, and each with its own text.
+    pub(crate) fn made(&self) -> &Output {
+        self.made.as_deref().unwrap_or(&self.output)
     }
 
     /// Output tokens, if nobody ends it before.
@@ -252,6 +277,15 @@ impl Lane {
     /// The stop string that ended it, if one did.
     pub(crate) fn stopped_by(&self, finish: Option<Finish>) -> Option<&str> {
         self.ending.stopped_by.as_deref().filter(|_| finish == Some(Finish::Stop))
+    }
+
+    /// Why it ended, as OpenAI and vLLM say it.
+    pub(crate) fn end(&self, progress: &Progress) -> End<'_> {
+        End {
+            finish: Some(self.reason(progress.finish)),
+            stop_reason: self.stopped_by(progress.finish),
+            usage: None,
+        }
     }
 }
 
@@ -276,6 +310,20 @@ impl Answer {
             priority: self.priority,
             chain: lane.chain.clone(),
         }
+    }
+
+    /// The ids of a lane's tokens. It allocates nothing but for the name of a function in a model's
+    /// own vocabulary, where it has no id of its own: then it is that of its first token.
+    pub(crate) fn ids(&self, lane: usize, range: Range<u32>) -> impl Iterator<Item = u32> + Clone {
+        let (output, tokenizer) =
+            (self.lanes[lane].made(), &self.served.models[self.model].tokenizer);
+        range.map(move |k| match (output.token(k), tokenizer) {
+            (Token::Id(u32::MAX), Tokenizer::Model(model)) => {
+                model.ids(output.piece(k)).first().copied().unwrap_or_default()
+            }
+            (Token::Id(id), _) => id,
+            (Token::Piece(piece), _) => token_ids::id(piece),
+        })
     }
 
     /// What one lane has taken so far: the prompt as if it were alone.
@@ -336,11 +384,13 @@ impl Draft {
     /// is, its answer may fill the context.
     pub(crate) async fn finish(self, helper: &Helper) -> Answer {
         let is_keyed = self.chains.iter().any(Option::is_some);
-        let passes = (self.stops.len() + usize::from(is_keyed)) as u64;
+        let learns = self.answer.format.tells_ids();
+        let passes = (self.stops.len() + usize::from(is_keyed) + usize::from(learns)) as u64;
         let tokens: u64 =
             self.answer.lanes.iter().map(|lane| u64::from(lane.longest().get())).sum();
         let work = passes * tokens;
-        if work > u64::from(MOST_TOKENS_INLINE) {
+        // The memory of ids is for helpers alone.
+        if learns || work > u64::from(MOST_TOKENS_INLINE) {
             helper::run(helper, Length::of_tokens(work), move || self.complete()).await
         } else {
             self.complete()
@@ -352,21 +402,39 @@ impl Draft {
         let mut chains = chains.into_iter();
         let stops = Stops { strings: &stops, keeps_match, after: min_tokens };
         for lane in answer.lanes.iter_mut() {
-            // What a next turn finds in the prefix cache are the tokens as the engine makes them,
-            // not what each of them adds to the text.
-            let chain = chains.next().flatten();
-            let tokens = chain.is_some().then(|| lane.output.clone());
             if !stops.strings.is_empty() {
                 lane.stop(&stops);
             }
-            lane.chain = chain.zip(tokens).map(|(mut chain, tokens)| {
+            // What a next turn finds in the prefix cache are the tokens as the engine makes them,
+            // not what each of them adds to the text.
+            lane.chain = chains.next().flatten().map(|mut chain| {
                 for k in 0..lane.longest().get() {
-                    chain.push_token(tokens.token(k));
+                    chain.push_token(lane.made().token(k));
                 }
                 chain.into_keys().into_iter().map(BlockHash).collect()
             });
         }
+        if answer.format.tells_ids() {
+            answer.learn();
+        }
         answer
+    }
+}
+
+impl Answer {
+    /// Remembers the tokens whose ids are told, so that `/detokenize` knows them. Of more than can be
+    /// remembered, the first.
+    fn learn(&self) {
+        let mut left = token_ids::REMEMBERED;
+        for lane in self.lanes.iter() {
+            let tokens = (lane.longest().get() as usize).min(left);
+            left -= tokens;
+            for k in 0..tokens as u32 {
+                if let Token::Piece(piece) = lane.made().token(k) {
+                    self.served.vocabulary.learn(piece);
+                }
+            }
+        }
     }
 }
 
@@ -374,7 +442,7 @@ impl Lane {
     fn stop(&mut self, stops: &Stops<'_, String>) {
         let output = self.output.clone();
         let (output, by) = stop::apply_to(output, self.longest(), stops);
-        self.output = output;
+        self.made = Some(Box::new(std::mem::replace(&mut self.output, output)));
         if let Some(by) = by {
             self.stop_after = Some(self.output.len());
             self.ending = Ending {

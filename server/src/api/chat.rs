@@ -9,18 +9,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use llmsim_engine::text::logprobs;
-use llmsim_engine::text::output::{Call, Kind, Output};
+use llmsim_engine::text::output::{Call, Kind, Output, Spot};
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::ChatRequest;
 use llmsim_engine::wire::completion::{CallBody, Choice, Completion};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::logprobs::write_entry;
 use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
+use llmsim_engine::wire::token_ids::push_ids;
 use llmsim_engine::wire::usage::Usage;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORED};
-use super::intake::{self, Naming};
-use super::words::{self, Facts, Places};
+use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::telling::Telling;
+use super::tokens;
+use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -41,7 +44,10 @@ pub(crate) struct Chat {
     continuous_usage: bool,
     /// How many of the likeliest tokens are told at each place, if any probability is.
     logprobs: Option<u32>,
+    telling: Telling,
     sends_reasoning: bool,
+    /// Frames of content say nothing but the content.
+    is_bare: bool,
 }
 
 /// The beginning of an answer's id.
@@ -57,16 +63,11 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
-    let (place, model) = api::find_model(served, &request.model)?;
-    intake::check_priority(model, request.priority)?;
-    let salt = request.cache_salt.as_deref();
-    let prompt = intake::conversation_with_tools(
-        model,
-        &request.model,
-        salt,
-        &request.tools,
-        &request.messages,
-    );
+    let asked = Asked::find(served, &request.model, request.priority)?;
+    let model = asked.model;
+    let conversation = Conversation::new(model, &request.tools, &request.messages)
+        .cut(request.tokens.truncation)?;
+    let prompt = conversation.count(&request.model, request.cache_salt.as_deref());
     let limits = Limits {
         min_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,
@@ -75,13 +76,15 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let places = Places { tool: "function.parameters", form: words::place_of(&request.format) };
     let wants = words::wants(&request.tools, &request.format, request.messages.len());
     let facts = Facts::of(&request.messages);
+    let thinking = request.most_thinking;
+    let speaker = Speaker { served, model, wants: &wants, limits, places, thinking };
     let lanes: Result<Vec<Lane>, ApiError> = (0..request.choices)
-        .map(|choice| {
-            let query = facts.query(model, &request.model, request.seed, choice);
-            words::lane(served, &query, &wants, &limits, &places)
-        })
+        .map(|choice| speaker.lane(&facts.query(model, &request.model, request.seed, choice)))
         .collect();
-    let lanes = Lanes::of(lanes?).expect("a request has at least one choice");
+    let lanes = lanes?;
+    let telling = Telling::new(&request.tokens, 1, |_| {
+        tokens::of_prompt(served, model, &request.tokens, &conversation)
+    });
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
@@ -93,27 +96,22 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         include_usage,
     });
     let chains = vec![prompt.chain; lanes.len()];
-    let answer = Answer {
-        model: place,
-        is_stream: request.stream,
-        wants_timing: naming.wants_timing,
-        priority: request.priority,
-        lanes,
-        format: Format::Chat(Chat {
-            id: naming.id,
-            created: naming.created,
-            model: request.model.as_ref().into(),
-            frames,
-            include_usage,
-            continuous_usage: request.include_usage && request.continuous_usage,
-            logprobs: request.logprobs,
-            sends_reasoning: request.include_reasoning,
-        }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, &request.model),
-    };
+    let continuous_usage = request.include_usage && request.continuous_usage;
+    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let format = Format::Chat(Chat {
+        id: naming.id,
+        created: naming.created,
+        model: request.model.as_ref().into(),
+        frames,
+        include_usage,
+        continuous_usage,
+        logprobs: request.logprobs,
+        is_bare: telling.is_plain() && !continuous_usage && request.logprobs.is_none(),
+        telling,
+        sends_reasoning: request.include_reasoning,
+    });
     Ok(Draft {
-        answer,
+        answer: asked.answer(manner, lanes, format),
         chains,
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: request.include_stop,
@@ -130,15 +128,14 @@ impl Chat {
         };
         // What is cached is not known yet, and may become known while this is being sent.
         let usage = self.running_usage(answer, lane, Tokens::ZERO, Tokens::ZERO);
-        self.frames.frame(
-            number(lane),
-            delta,
-            &End { usage: usage.as_ref(), ..End::default() },
-            out,
-        );
+        let end = End { usage: usage.as_ref(), ..End::default() };
+        self.frames.frame(number(lane), delta, &end, out);
+        if self.telling.ids {
+            append_members(b"}\n\n", |out| self.telling.prompt_ids(0, out), out);
+        }
     }
 
-    /// The frame of one token.
+    /// The frame of one token, or of some that waited for it.
     pub(crate) fn token(
         &self,
         answer: &Answer,
@@ -148,11 +145,49 @@ impl Chat {
         out: &mut Vec<u8>,
     ) {
         let output = &answer.lanes[lane].output;
-        let is_bare = !self.continuous_usage && self.logprobs.is_none();
-        if lane == 0 && is_bare && output.only_content().is_some() {
+        if lane == 0 && self.is_bare && output.only_content().is_some() {
             return self.frames.content(output.escaped(k), out);
         }
-        let spot = output.locate(k);
+        if let Some(tokens) = self.telling.due(k) {
+            self.tokens(answer, lane, tokens, cached, out);
+        }
+    }
+
+    /// The frames of some tokens: one for those that are of one kind.
+    fn tokens(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        tokens: Range<u32>,
+        cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
+        let output = &answer.lanes[lane].output;
+        let Range { mut start, end } = tokens;
+        while start < end {
+            let Spot { part, token } = output.locate(start);
+            let run = match &output.part(part).kind {
+                // The function's name is a frame of its own.
+                Kind::ToolCall(_) if token == 0 => start + 1,
+                _ if part + 1 == output.part_count() => end,
+                _ => end.min(output.part(part + 1).start.get()),
+            };
+            self.run(answer, lane, start..run, cached, out);
+            start = run;
+        }
+    }
+
+    /// The frame of tokens that are of one kind.
+    fn run(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        range: Range<u32>,
+        cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
+        let output = &answer.lanes[lane].output;
+        let spot = output.locate(range.start);
         let escaped = output.escaped_at(spot);
         let kind = &output.part(spot.part).kind;
         let delta = match kind {
@@ -166,20 +201,32 @@ impl Chat {
             }
             Kind::ToolCall(Call { index, .. }) => Delta::Arguments { index: *index, escaped },
         };
-        let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
-        self.frames.begin(number(lane), delta, out);
-        let range = k..k + 1;
+        let usage = self.running_usage(answer, lane, Tokens::new(range.end), cached);
+        let rest = |out: &mut Vec<u8>| {
+            (range.start + 1..range.end).for_each(|k| out.extend_from_slice(output.escaped(k)));
+        };
+        self.frames.begin_with(number(lane), delta, rest, out);
+        let made = answer.lanes[lane].made();
         match kind {
-            Kind::Content => self.logprobs(output, range, 0..0, out),
-            Kind::Refusal => self.logprobs(output, 0..0, range, out),
+            Kind::Content => self.logprobs(made, range.clone(), 0..0, out),
+            Kind::Refusal => self.logprobs(made, 0..0, range.clone(), out),
             Kind::Reasoning | Kind::ToolCall(_) => out.extend_from_slice(b"null"),
+        }
+        if self.telling.ids {
+            push_ids(b",\"token_ids\":", answer.ids(lane, range), out);
         }
         self.frames.end(&End { usage: usage.as_ref(), ..End::default() }, out);
     }
 
     /// See [`Format::work`](super::answer::Format::work).
     pub(crate) fn work(&self, released: u64) -> u64 {
-        if self.logprobs.is_some() { released * SCORED } else { released }
+        let scored = if self.logprobs.is_some() { released * SCORED } else { released };
+        scored + self.telling.scored() * SCORED
+    }
+
+    /// Whether the ids of tokens are told.
+    pub(crate) fn tells_ids(&self) -> bool {
+        self.telling.ids
     }
 
     /// The value of `logprobs` for tokens of content and tokens of a refusal.
@@ -220,13 +267,12 @@ impl Chat {
         progress: &Progress,
         out: &mut Vec<u8>,
     ) {
+        if !self.is_bare {
+            let left = self.telling.left(progress.released);
+            self.tokens(answer, lane, left, progress.cached, out);
+        }
         let usage = self.running_usage(answer, lane, progress.released, progress.cached);
-        let choice = &answer.lanes[lane];
-        let end = End {
-            finish: Some(choice.reason(progress.finish)),
-            stop_reason: choice.stopped_by(progress.finish),
-            usage: usage.as_ref(),
-        };
+        let end = End { usage: usage.as_ref(), ..answer.lanes[lane].end(progress) };
         self.frames.frame(number(lane), Delta::Nothing, &end, out);
     }
 
@@ -264,10 +310,19 @@ impl Chat {
         };
         let mut body = Vec::with_capacity(1024 + 6 * completion.usage.completion.get() as usize);
         completion.open(&mut body);
-        for (index, (lane, progress)) in answer.lanes.iter().zip(progress.iter()).enumerate() {
-            self.whole_choice(number(index), lane, progress, &mut body);
+        for (lane, progress) in progress.iter().enumerate() {
+            self.whole_choice(answer, lane, progress, &mut body);
         }
         completion.close(&mut body);
+        let tokenizer = &answer.served.models[answer.model].tokenizer;
+        append_members(
+            b"}",
+            |out| {
+                self.telling.prompt_scores(0, tokenizer, out);
+                self.telling.prompt_ids(0, out);
+            },
+            &mut body,
+        );
         if let Some(timing) = timing {
             append_timing(timing, completion.usage.completion, b"}", &mut body);
         }
@@ -285,7 +340,14 @@ impl Chat {
         self.continuous_usage.then(|| answer.usage_of(lane, completion, cached))
     }
 
-    fn whole_choice(&self, index: u32, lane: &Lane, progress: &Progress, body: &mut Vec<u8>) {
+    fn whole_choice(
+        &self,
+        answer: &Answer,
+        number_of_lane: usize,
+        progress: &Progress,
+        body: &mut Vec<u8>,
+    ) {
+        let lane = &answer.lanes[number_of_lane];
         let (mut content, mut refusal, mut reasoning) = (None, None, None);
         let mut calls: Vec<(&Call, Vec<u8>)> = Vec::new();
         let (mut content_tokens, mut refusal_tokens) = (0..0, 0..0);
@@ -325,18 +387,22 @@ impl Chat {
             .collect();
         let logprobs = self.logprobs.map(|_| {
             let mut value = Vec::new();
-            self.logprobs(output, content_tokens, refusal_tokens, &mut value);
+            self.logprobs(lane.made(), content_tokens, refusal_tokens, &mut value);
             value
         });
+        // As in vLLM, what is hidden is not told as ids either.
+        let hides = !self.sends_reasoning && output.part(0).kind == Kind::Reasoning;
+        let ids: Option<Vec<u32>> = (self.telling.ids && !hides)
+            .then(|| answer.ids(number_of_lane, 0..progress.released.get()).collect());
         let choice = Choice {
-            index,
+            index: number(number_of_lane),
             content: content.as_deref(),
             refusal: refusal.as_deref(),
             reasoning: reasoning.as_deref(),
             calls: &calls,
             logprobs: logprobs.as_deref(),
-            finish: lane.reason(progress.finish),
-            stop_reason: lane.stopped_by(progress.finish),
+            token_ids: ids.as_deref(),
+            end: lane.end(progress),
         };
         choice.write(body);
     }
@@ -349,10 +415,18 @@ fn number(lane: usize) -> u32 {
 
 /// Puts `metrics` at the end of the object that `out` ends with.
 pub(super) fn append_timing(timing: &Timing, completion: Tokens, end: &[u8], out: &mut Vec<u8>) {
+    let metrics = |out: &mut Vec<u8>| {
+        out.extend_from_slice(b",\"metrics\":");
+        out.extend_from_slice(timing.json(completion).as_bytes());
+    };
+    append_members(end, metrics, out);
+}
+
+/// Puts members, each with a comma before, at the end of the object that `out` ends with.
+fn append_members(end: &[u8], members: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     debug_assert!(out.ends_with(end));
     out.truncate(out.len() - end.len());
-    out.extend_from_slice(b",\"metrics\":");
-    out.extend_from_slice(timing.json(completion).as_bytes());
+    members(out);
     out.extend_from_slice(end);
 }
 

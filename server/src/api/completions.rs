@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use llmsim_engine::escape;
 use llmsim_engine::text::logprobs;
-use llmsim_engine::text::output::Output;
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
@@ -18,12 +17,18 @@ use llmsim_engine::wire::completions::{
     CompletionRequest, ScoredPrompt, ScoredToken, TextBody, TextFrames, write_scored,
 };
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::sse::{DONE, StreamHead};
+use llmsim_engine::wire::inputs::Input;
+use llmsim_engine::wire::sse::{DONE, End, StreamHead};
+use llmsim_engine::wire::token_ids::push_ids;
+use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 use super::answer::{Answer, Draft, Format, Lane, Progress, SCORED};
 use super::chat::append_timing;
-use super::intake::{self, Naming};
+use super::intake::{self, Asked, Manner, Naming};
+use super::telling::Telling;
+use super::tokens;
+use super::words::{self, Places, Speaker};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -52,6 +57,7 @@ pub(crate) struct Completions {
     echoes: Option<Box<[Echo]>>,
     /// With `logprobs`.
     scores: Option<Scores>,
+    telling: Telling,
     /// Lanes for each prompt.
     choices: usize,
     /// Only the prompt is wanted: the one token that the engine makes is not shown.
@@ -95,17 +101,23 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = CompletionRequest::parse(body)?;
-    let (place, model) = api::find_model(served, &request.model)?;
-    intake::check_priority(model, request.priority)?;
+    let asked = Asked::find(served, &request.model, request.priority)?;
+    let model = asked.model;
     let suffix = request.suffix.as_deref().unwrap_or_default();
     let hides_answer = request.max_tokens == Tokens::ZERO;
     let limit = request.max_tokens.max(Tokens::new(1));
     let choices = request.choices as usize;
+    let prompts = request.prompts.iter();
+    let prompts: Result<Vec<Cow<'_, Input<'_>>>, ApiError> =
+        prompts.map(|prompt| intake::cut(model, prompt, request.tokens.truncation)).collect();
+    let prompts = prompts?;
+    let wants = words::wants(&Tools::default(), &request.format, 0);
+    let places = Places { tool: "", form: words::place_of(&request.format) };
 
     let mut lanes = Vec::with_capacity(request.prompts.len() * choices);
     let mut chains = Vec::with_capacity(lanes.capacity());
     let mut echoes = request.echo.then(Vec::new);
-    for prompt in &request.prompts {
+    for prompt in &prompts {
         let salt = request.cache_salt.as_deref();
         let (text, counted) = intake::plain(served, (model, &request.model), salt, prompt, suffix);
         let limits = intake::limits(model, counted.tokens, Some(limit), "prompt")?;
@@ -114,28 +126,32 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             ignore_eos: request.ignore_eos,
             ..limits
         };
+        let speaker = Speaker { served, model, wants: &wants, limits, places, thinking: None };
         for choice in 0..request.choices {
-            let script = served.responses.answer(&Query {
+            let query = Query {
                 input: &text,
                 model: &request.model,
                 seed: request.seed,
                 choice,
                 tokenizer: &model.tokenizer,
                 ..Query::default()
-            });
-            let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
-            lanes.push(Lane { counts_prompt: choice == 0, ..lane });
+            };
+            lanes.push(speaker.text_lane(&query)?);
             chains.push(counted.chain.clone());
         }
         if let Some(echoes) = &mut echoes {
             let mut escaped = Vec::with_capacity(text.len() + text.len() / 16);
-            escape::json_string_content(&text, &mut escaped);
+            // vLLM takes who asks for ids to want no text of a prompt.
+            if !request.tokens.ids {
+                escape::json_string_content(&text, &mut escaped);
+            }
             let scores = request.logprobs.map(|count| EchoScores::new(&text, likeliest(count)));
             echoes.push(Echo { escaped: escaped.into(), scores });
         }
     }
-    let number_of_lanes = lanes.len();
-    let lanes = Lanes::of(lanes).expect("a request has at least one prompt and one choice");
+    let telling = Telling::new(&request.tokens, prompts.len(), |prompt| {
+        tokens::of_text(served, model, &request.tokens, &prompts[prompt], suffix)
+    });
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
@@ -146,32 +162,25 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         fingerprint: &served.fingerprint,
         include_usage,
     });
-    let answer = Answer {
-        model: place,
-        is_stream: request.stream,
-        wants_timing: naming.wants_timing,
-        priority: request.priority,
-        lanes,
-        format: Format::Completions(Completions {
-            id: naming.id,
-            created: naming.created,
-            model: request.model.as_ref().into(),
-            frames,
-            include_usage,
-            continuous_usage: request.include_usage && request.continuous_usage,
-            echoes: echoes.map(Into::into),
-            scores: request.logprobs.map(|count| Scores {
-                likeliest: likeliest(count),
-                places: (0..number_of_lanes).map(|_| Cell::default()).collect(),
-            }),
-            choices,
-            hides_answer,
+    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let format = Format::Completions(Completions {
+        id: naming.id,
+        created: naming.created,
+        model: request.model.as_ref().into(),
+        frames,
+        include_usage,
+        continuous_usage: request.include_usage && request.continuous_usage,
+        echoes: echoes.map(Into::into),
+        scores: request.logprobs.map(|count| Scores {
+            likeliest: likeliest(count),
+            places: lanes.iter().map(|_| Cell::default()).collect(),
         }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, &request.model),
-    };
+        telling,
+        choices,
+        hides_answer,
+    });
     Ok(Draft {
-        answer,
+        answer: asked.answer(manner, lanes, format),
         chains,
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: request.include_stop,
@@ -180,7 +189,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 }
 
 impl Completions {
-    /// The frame of one token; with `echo` the first also has the prompt's text.
+    /// The frame of one token, or of some that waited for it; with `echo` the first also has the
+    /// prompt's text.
     pub(crate) fn token(
         &self,
         answer: &Answer,
@@ -189,17 +199,38 @@ impl Completions {
         cached: Tokens,
         out: &mut Vec<u8>,
     ) {
+        if let Some(tokens) = self.telling.due(k) {
+            self.tokens(answer, lane, tokens, cached, out);
+        }
+    }
+
+    fn tokens(
+        &self,
+        answer: &Answer,
+        lane: usize,
+        tokens: Range<u32>,
+        cached: Tokens,
+        out: &mut Vec<u8>,
+    ) {
         self.frames.open(out);
-        if k == 0 {
+        let is_first = tokens.start == 0;
+        if is_first {
             self.echo(lane, out);
         }
-        if !self.hides_answer {
+        let usage = self.running_usage(answer, lane, Tokens::new(tokens.end), cached);
+        let said = if self.hides_answer { tokens.start..tokens.start } else { tokens };
+        for k in said.clone() {
             out.extend_from_slice(answer.lanes[lane].output.escaped(k));
         }
-        let usage = self.running_usage(answer, lane, Tokens::new(k + 1), cached);
-        let said = if self.hides_answer { k..k } else { k..k + 1 };
-        let scores = |out: &mut Vec<u8>| self.scores(answer, lane, said, out);
-        self.frames.close(number(lane), scores, None, usage.as_ref(), out);
+        let scores = |out: &mut Vec<u8>| {
+            self.scores(answer, lane, said.clone(), out);
+            if is_first {
+                self.telling.prompt_ids(lane / self.choices, out);
+            }
+            self.answer_ids(answer, lane, said, out);
+        };
+        let end = End { usage: usage.as_ref(), ..End::default() };
+        self.frames.close(number(lane), scores, &end, out);
     }
 
     /// Why a choice ended.
@@ -210,10 +241,14 @@ impl Completions {
         progress: &Progress,
         out: &mut Vec<u8>,
     ) {
+        let left = self.telling.left(progress.released);
+        if !left.is_empty() {
+            self.tokens(answer, lane, left, progress.cached, out);
+        }
         self.frames.open(out);
         let usage = self.running_usage(answer, lane, progress.released, progress.cached);
-        let finish = self.reason(&answer.lanes[lane], progress);
-        self.frames.close(number(lane), null, Some(finish), usage.as_ref(), out);
+        let end = End { usage: usage.as_ref(), ..self.end(&answer.lanes[lane], progress) };
+        self.frames.close(number(lane), null, &end, out);
     }
 
     /// The usage, if asked for, and the last word.
@@ -257,9 +292,16 @@ impl Completions {
                 let said = if self.hides_answer { 0 } else { progress.released.get() };
                 (0..said).for_each(|k| out.extend_from_slice(lane.output.escaped(k)));
             };
-            let said = if self.hides_answer { 0 } else { progress.released.get() };
-            let scores = |out: &mut Vec<u8>| self.scores(answer, index, 0..said, out);
-            body.choice(text, scores, self.reason(lane, progress));
+            let said = 0..if self.hides_answer { 0 } else { progress.released.get() };
+            let tokenizer = &answer.served.models[answer.model].tokenizer;
+            let scores = |out: &mut Vec<u8>| {
+                self.scores(answer, index, said.clone(), out);
+                let prompt = index / self.choices;
+                self.telling.prompt_scores(prompt, tokenizer, out);
+                self.telling.prompt_ids(prompt, out);
+                self.answer_ids(answer, index, said, out);
+            };
+            body.choice(text, scores, &self.end(lane, progress));
         }
         body.close(&usage);
         if let Some(timing) = timing {
@@ -274,9 +316,23 @@ impl Completions {
         // Four bytes of text are about a token.
         let echoed = |echo: &Echo| echo.escaped.len() as u64 / 4 * self.choices as u64;
         let echoed: u64 = self.echoes.iter().flatten().map(echoed).sum();
-        match self.scores {
-            Some(_) => released * SCORED + echoed * COPIED,
-            None => released + echoed,
+        let scored = self.telling.scored() * self.choices as u64 * SCORED;
+        scored
+            + match self.scores {
+                Some(_) => released * SCORED + echoed * COPIED,
+                None => released + echoed,
+            }
+    }
+
+    /// Whether the ids of tokens are told.
+    pub(crate) fn tells_ids(&self) -> bool {
+        self.telling.ids
+    }
+
+    /// Appends the member with the ids of some tokens, if they are told.
+    fn answer_ids(&self, answer: &Answer, lane: usize, tokens: Range<u32>, out: &mut Vec<u8>) {
+        if self.telling.ids {
+            push_ids(b",\"token_ids\":", answer.ids(lane, tokens), out);
         }
     }
 
@@ -289,7 +345,7 @@ impl Completions {
     /// The value of `logprobs` for the tokens of `said`; an echoed prompt's come before the first.
     fn scores(&self, answer: &Answer, lane: usize, said: Range<u32>, out: &mut Vec<u8>) {
         let Some(scores) = &self.scores else { return null(out) };
-        let output = &answer.lanes[lane].output;
+        let output = answer.lanes[lane].made();
         let echo =
             self.echoes.as_ref().and_then(|echoes| echoes[lane / self.choices].scores.as_ref());
         let before = echo.map_or(0, |echo| echo.chars);
@@ -304,8 +360,11 @@ impl Completions {
         write_scored(echo, of_answer, likeliest, out);
     }
 
-    fn reason(&self, lane: &Lane, progress: &Progress) -> FinishReason {
-        if self.hides_answer { FinishReason::Length } else { lane.reason(progress.finish) }
+    fn end<'l>(&self, lane: &'l Lane, progress: &Progress) -> End<'l> {
+        if self.hides_answer {
+            return End { finish: Some(FinishReason::Length), ..End::default() };
+        }
+        lane.end(progress)
     }
 
     fn usage(&self, usage: Usage) -> Usage {

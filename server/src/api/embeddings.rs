@@ -18,12 +18,11 @@ use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits};
 use super::chat::append_timing;
-use super::intake::{self, Naming};
+use super::intake::{self, Asked, Manner, Naming};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
-use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
 
@@ -47,8 +46,8 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = EmbeddingRequest::parse(body, DIMENSIONS)?;
-    let (place, model) = api::find_model(served, &request.model)?;
-    intake::check_priority(model, request.priority)?;
+    let asked = Asked::find(served, &request.model, request.priority)?;
+    let model = asked.model;
     let dimensions = request.dimensions.unwrap_or(DIMENSIONS);
 
     let (mut vectors, mut tokens) = (Vec::new(), 0);
@@ -80,16 +79,9 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let mut body = Vec::new();
     write_body(&naming.id, naming.created, &request.model, tokens, &vectors, &mut body);
     let chains = lanes.iter().map(|_| None).collect();
-    let answer = Answer {
-        model: place,
-        is_stream: false,
-        wants_timing: naming.wants_timing,
-        priority: request.priority,
-        lanes: Lanes::of(lanes).expect("a request has at least one input"),
-        format: Format::Embeddings(Embeddings { body: RefCell::new(body) }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, &request.model),
-    };
+    let manner = Manner { is_stream: false, wants_timing: naming.wants_timing };
+    let format = Format::Embeddings(Embeddings { body: RefCell::new(body) });
+    let answer = asked.answer(manner, lanes, format);
     Ok(Draft { answer, chains, stops: Vec::new(), keeps_match: false, min_tokens: Tokens::ZERO })
 }
 

@@ -5,16 +5,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use llmsim_engine::text::output::Output;
+use llmsim_engine::text::logprobs;
 use llmsim_engine::text::responses::Query;
+use llmsim_engine::text::wants::Wants;
 use llmsim_engine::units::Tokens;
+use llmsim_engine::wire::chat::TokenFields;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids};
+use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids, Scores, push_score};
 use llmsim_engine::wire::sse::DONE;
 use llmsim_engine::wire::usage::FinishReason;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
-use super::intake::{self, Naming};
+use super::answer::{Answer, Draft, Format, Limits, Progress, SCORED};
+use super::intake::{self, Asked, Manner, Naming};
+use super::telling::{self, PromptTokens};
+use super::tokens;
+use super::words::{Places, Speaker};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -31,6 +36,17 @@ pub(crate) struct Generate {
     end: u32,
     /// The body is a list, and events say which lane they are of.
     is_list: bool,
+    /// Lanes for each prompt.
+    choices: usize,
+    /// With `return_logprob`.
+    scored: Option<Scored>,
+}
+
+/// Which scores are told.
+#[derive(Debug)]
+struct Scored {
+    fields: Scores,
+    prompts: Box<[PromptTokens]>,
 }
 
 /// Answers a request.
@@ -45,49 +61,54 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let request = GenerateRequest::parse(body)?;
     let first = || served.first_model().name.as_str();
     let name = request.model.as_deref().unwrap_or_else(first);
-    let (place, model) = api::find_model(served, name)?;
+    let asked = Asked::find(served, name, 0)?;
+    let model = asked.model;
     let sampling = request.sampling;
     let mut lanes = Vec::with_capacity(request.prompts.len() * sampling.choices as usize);
     let mut chains = Vec::with_capacity(lanes.capacity());
+    // SGLang's formats are not read, so that nothing can be wrong with one.
+    let (wants, places) = (Wants::default(), Places { tool: "", form: "" });
     for prompt in &request.prompts {
         let (text, counted) = intake::plain(served, (model, name), None, prompt, "");
         // As in SGLang, the default gives way to a long prompt, and so does what was asked.
         let room = Tokens::new(model.context.get().saturating_sub(counted.tokens.get()));
-        let asked = sampling.max_tokens.min(room.max(Tokens::new(1)));
-        let limits = intake::limits(model, counted.tokens, Some(asked), "text")?;
+        let most = sampling.max_tokens.min(room.max(Tokens::new(1)));
+        let limits = intake::limits(model, counted.tokens, Some(most), "text")?;
         let limits = Limits {
-            min_tokens: sampling.min_tokens.min(asked),
+            min_tokens: sampling.min_tokens.min(most),
             ignore_eos: sampling.ignore_eos,
             ..limits
         };
+        let speaker = Speaker { served, model, wants: &wants, limits, places, thinking: None };
         for choice in 0..sampling.choices {
-            let script = served.responses.answer(&Query {
+            let query = Query {
                 input: &text,
                 model: name,
                 seed: sampling.seed,
                 choice,
                 tokenizer: &model.tokenizer,
                 ..Query::default()
-            });
-            let lane = Lane::new(Output::content(script), FinishReason::Stop, &limits);
-            lanes.push(Lane { counts_prompt: choice == 0, ..lane });
+            };
+            lanes.push(speaker.text_lane(&query)?);
             chains.push(counted.chain.clone());
         }
     }
     let is_list = request.is_batch || lanes.len() > 1;
     let ids = ids(&request.ids, &naming.id, lanes.len(), sampling.choices as usize, is_list);
-    let answer = Answer {
-        model: place,
-        is_stream: request.stream,
-        wants_timing: naming.wants_timing,
-        priority: 0,
-        lanes: Lanes::of(lanes).expect("a request has at least one prompt and one choice"),
-        format: Format::Generate(Generate { ids, end: model.tokenizer.end_of_turn(), is_list }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, name),
-    };
+    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let scored = request.scores.map(|fields| {
+        let told = |prompt| tokens::of_text(served, model, &TokenFields::SCORED, prompt, "");
+        Scored { fields, prompts: request.prompts.iter().map(told).collect() }
+    });
+    let format = Format::Generate(Generate {
+        ids,
+        is_list,
+        end: model.tokenizer.end_of_turn(),
+        choices: sampling.choices as usize,
+        scored,
+    });
     Ok(Draft {
-        answer,
+        answer: asked.answer(manner, lanes, format),
         chains,
         stops: sampling.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: sampling.include_stop,
@@ -168,11 +189,10 @@ impl Generate {
 
     fn write(&self, answer: &Answer, lane: usize, progress: &Progress, out: &mut Vec<u8>) {
         let usage = answer.usage_of(lane, progress.released, progress.cached);
-        let output = &answer.lanes[lane].output;
-        let text = |out: &mut Vec<u8>| {
-            (0..progress.released.get()).for_each(|k| out.extend_from_slice(output.escaped(k)));
-        };
         let of = &answer.lanes[lane];
+        let text = |out: &mut Vec<u8>| {
+            (0..progress.released.get()).for_each(|k| out.extend_from_slice(of.output.escaped(k)));
+        };
         let end = progress.finish.map(|finish| match of.stopped_by(Some(finish)) {
             Some(text) => End::Text(text),
             None if of.reason(Some(finish)) == FinishReason::Length => End::Length,
@@ -180,6 +200,76 @@ impl Generate {
         });
         let index = (self.is_list && answer.is_stream)
             .then(|| u32::try_from(lane).expect("lanes are counted in 16 bits"));
-        generate::write(&self.ids[lane], index, text, end, &usage, out);
+        let scores = |out: &mut Vec<u8>| self.scores(answer, lane, progress.released, out);
+        generate::write(&self.ids[lane], index, text, end, &usage, scores, out);
     }
+
+    /// What is told of the scores of the tokens so far.
+    fn scores(&self, answer: &Answer, lane: usize, released: Tokens, out: &mut Vec<u8>) {
+        let Some(Scored { fields, prompts }) = &self.scored else { return };
+        let tokenizer = &answer.served.models[answer.model].tokenizer;
+        let prompt = &prompts[lane / self.choices];
+        let made = answer.lanes[lane].made();
+        let from = fields.from.map_or(prompt.len(), |from| from as usize);
+        let of_prompt = prompt.tokens().enumerate().skip(from);
+        let of_answer = answer
+            .ids(lane, 0..released.get())
+            .enumerate()
+            .map(|(k, id)| (id, made.piece(k as u32)));
+        let token = |is_first: bool, (id, piece): (u32, &str), out: &mut Vec<u8>| {
+            // Nothing stands before it that could make it likely.
+            let logprob = (!is_first).then(|| logprobs::logprob(piece));
+            push_score(logprob, id, fields.texts.then_some(piece), out);
+        };
+        let others = |is_first: bool, (id, piece): (u32, &str), out: &mut Vec<u8>| {
+            if is_first {
+                return out.extend_from_slice(b"null");
+            }
+            out.push(b'[');
+            let likeliest = logprobs::likeliest(piece, fields.alternatives).enumerate();
+            for (rank, (other, logprob)) in likeliest {
+                if rank > 0 {
+                    out.push(b',');
+                }
+                let id = if rank == 0 { id } else { telling::id_of(tokenizer, other) };
+                push_score(Some(logprob), id, fields.texts.then_some(other), out);
+            }
+            out.push(b']');
+        };
+        let in_prompt = || of_prompt.clone().map(|(at, token)| (at == 0, token));
+        let in_answer = || of_answer.clone().map(|token| (false, token));
+        list(b",\"input_token_logprobs\":", in_prompt(), token, out);
+        list(b",\"output_token_logprobs\":", in_answer(), token, out);
+        if fields.alternatives > 0 {
+            list(b",\"input_top_logprobs\":", in_prompt(), others, out);
+            list(b",\"output_top_logprobs\":", in_answer(), others, out);
+        }
+    }
+
+    /// See [`Format::work`](super::answer::Format::work).
+    pub(crate) fn work(&self, released: u64) -> u64 {
+        let Some(Scored { fields, prompts }) = &self.scored else { return released };
+        let prompts = prompts.iter().filter(|_| fields.from.is_some());
+        let prompts: u64 = prompts.map(|prompt| prompt.len() as u64 * self.choices as u64).sum();
+        (released + prompts) * SCORED
+    }
+}
+
+/// Appends an array of tokens behind its name; `entry` appends what is told of one, which may be the
+/// first of its prompt.
+fn list<'p>(
+    name: &[u8],
+    tokens: impl Iterator<Item = (bool, (u32, &'p str))>,
+    entry: impl Fn(bool, (u32, &str), &mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(name);
+    out.push(b'[');
+    for (at, (is_first, token)) in tokens.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        entry(is_first, token, out);
+    }
+    out.push(b']');
 }

@@ -4,6 +4,7 @@
 //! is checked for. The invariant: nothing is decided here that depends on the route.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use http::HeaderName;
@@ -11,19 +12,21 @@ use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
 use llmsim_engine::text::prompt::{Chain, ChainSpec, Message, PromptReader};
 use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat;
+use llmsim_engine::wire::chat::{self, Side, Truncation};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::tools::Tools;
+use llmsim_engine::wire::within_floats;
 
-use super::answer::{Answer, Draft, Limits};
+use super::answer::{Answer, Draft, Format, Lane, Limits};
 use super::words;
-use crate::adapters::Lease;
+use crate::api;
 use crate::clock;
 use crate::helper::{self, Length};
 use crate::http::head::{self, Head};
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
+use crate::lanes::Lanes;
 use crate::served::{Model, Served};
 
 /// The longest body that is read on the I/O thread, where all that is done is lag for every other
@@ -83,7 +86,9 @@ fn may_touch_ids(body: &[u8]) -> bool {
         inside.is_some_and(u8::is_ascii_digit)
     };
     memchr::memchr_iter(b'[', body).any(is_number)
-        || [&b"token_ids"[..], b"prompt_logprobs"].iter().any(|word| has(body, word))
+        || [&b"token_ids"[..], b"prompt_logprobs", b"return_logprob"]
+            .iter()
+            .any(|word| has(body, word))
 }
 
 /// Whether a body may go on with a conversation that is kept here, which may be any number of times
@@ -115,6 +120,7 @@ fn escapes_ascii(body: &[u8]) -> bool {
 pub(super) type Prepare = fn(&[u8], &Arc<Served>, Naming) -> Result<Draft, ApiError>;
 
 /// How an answer is called.
+#[derive(Clone)]
 pub(super) struct Naming {
     pub(super) id: String,
     /// The client's `x-request-id` wins over its `request_id` (vLLM's order).
@@ -180,22 +186,44 @@ pub(super) async fn answer(
     let goes_back = may_go_back(&body);
     let is_for_helper = draws_long || goes_back || may_touch_ids(&body) || may_score_prompt(&body);
     let prepared = if body.len() <= longest_inline(&served) && !is_for_helper {
-        prepare(&body, &served, naming)
+        read(&body, &served, naming, prepare)
     } else {
         let length = match draws_long || goes_back {
             true => Length::Long,
             false => Length::of_bytes(body.len()),
         };
-        helper::run(&io.helper, length, move || prepare(&body, &served, naming)).await
+        helper::run(&io.helper, length, move || read(&body, &served, naming, prepare)).await
     };
     leave(io, head, prepared).await
 }
 
+/// Reads a body. A number that no float holds is not a fault of syntax, so that what is wrong with
+/// it is told as of other numbers.
+fn read(
+    body: &[u8],
+    served: &Arc<Served>,
+    naming: Naming,
+    prepare: Prepare,
+) -> Result<Draft, ApiError> {
+    let again = naming.clone();
+    match prepare(body, served, naming) {
+        Err(error) if is_unparsed(&error) => match within_floats(body) {
+            Some(body) => prepare(&body, served, again),
+            None => Err(error),
+        },
+        prepared => prepared,
+    }
+}
+
+/// Whether a body was no JSON.
+fn is_unparsed(error: &ApiError) -> bool {
+    error.status == 400 && error.param.is_none() && error.code.is_none()
+}
+
 /// A body that is no JSON and does not claim to be: the type is the better hint.
 pub(super) fn hint_at_type(error: ApiError, head: &Head) -> ApiError {
-    let is_unparsed = error.status == 400 && error.param.is_none() && error.code.is_none();
     match head::text(&head.headers, http::header::CONTENT_TYPE) {
-        Some(kind) if is_unparsed && !kind.to_ascii_lowercase().contains("json") => {
+        Some(kind) if is_unparsed(&error) && !kind.to_ascii_lowercase().contains("json") => {
             ApiError::unsupported_media_type(kind)
         }
         _ => error,
@@ -215,7 +243,8 @@ pub(super) async fn answer_slowly(
     let served = Arc::clone(&io.served);
     // With a vector of 0.1 ms for every few bytes, 512 bytes are short.
     let length = Length::of_bytes(64 * body.len());
-    let prepared = helper::run(&io.helper, length, move || prepare(&body, &served, naming)).await;
+    let prepared =
+        helper::run(&io.helper, length, move || read(&body, &served, naming, prepare)).await;
     leave(io, head, prepared).await
 }
 
@@ -237,21 +266,62 @@ async fn leave(
     }
 }
 
-/// Refuses a priority that the model would not look at.
-pub(super) fn check_priority(model: &Model, priority: i32) -> Result<(), ApiError> {
-    if priority == 0 || model.takes_priority {
-        return Ok(());
-    }
-    Err(ApiError::invalid_value(
-        "priority",
-        "this model does not schedule by priority. Leave 'priority' out, or set the model's \
-         scheduling policy to 'priority'.",
-    ))
+/// The model that a request is for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    served: &'a Arc<Served>,
+    /// Its place in the configuration.
+    place: usize,
+    pub(super) model: &'a Model,
+    /// The name by which it was asked for: its own or an adapter's.
+    name: &'a str,
+    priority: i32,
 }
 
-/// Counts a request for an adapter, if `asked` is not the model's own name.
-pub(super) fn lease(served: &Served, model: &Model, asked: &str) -> Option<Lease> {
-    if model.name == asked { None } else { served.adapters.lease(asked) }
+/// How an answer is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) is_stream: bool,
+    pub(super) wants_timing: bool,
+}
+
+impl<'a> Asked<'a> {
+    /// The model of that name, if it looks at priorities or none was asked for.
+    pub(super) fn find(
+        served: &'a Arc<Served>,
+        name: &'a str,
+        priority: i32,
+    ) -> Result<Self, ApiError> {
+        let (place, model) = api::find_model(served, name)?;
+        if priority != 0 && !model.takes_priority {
+            return Err(ApiError::invalid_value(
+                "priority",
+                "this model does not schedule by priority. Leave 'priority' out, or set the \
+                 model's scheduling policy to 'priority'.",
+            ));
+        }
+        Ok(Self { served, place, model, name, priority })
+    }
+
+    /// An answer of it; it has at least one lane. An adapter counts as in use as long as it lives.
+    pub(super) fn answer(
+        self,
+        manner: Manner,
+        lanes: impl IntoIterator<Item = Lane>,
+        format: Format,
+    ) -> Answer {
+        let is_own = self.model.name == self.name;
+        Answer {
+            model: self.place,
+            is_stream: manner.is_stream,
+            wants_timing: manner.wants_timing,
+            priority: self.priority,
+            lanes: Lanes::of(lanes).expect("every request is for at least one choice"),
+            format,
+            served: Arc::clone(self.served),
+            adapter: if is_own { None } else { self.served.adapters.lease(self.name) },
+        }
+    }
 }
 
 /// How long an answer to `prompt` tokens may be; all the rest of the context if nothing is asked.
@@ -287,38 +357,96 @@ pub(super) struct Counted {
     pub(super) chain: Option<Chain>,
 }
 
-/// Counts a conversation with the definitions of its tools in front. `asked` is the name by which
-/// the model was asked for.
-pub(super) fn conversation_with_tools(
-    model: &Model,
-    asked: &str,
-    salt: Option<&str>,
-    tools: &Tools<'_>,
-    messages: &[chat::Message<'_>],
-) -> Counted {
-    let Some(definitions) = words::definitions(tools) else {
-        return conversation(model, asked, salt, messages);
-    };
-    let first = chat::Message { role: chat::Role::System, content: Cow::Borrowed(&definitions) };
-    let messages: Vec<_> = std::iter::once(first).chain(messages.iter().cloned()).collect();
-    conversation(model, asked, salt, &messages)
+/// A conversation as a prompt: the definitions of its tools, if there are any, are its first message.
+pub(super) struct Conversation<'a> {
+    model: &'a Model,
+    definitions: Option<String>,
+    messages: &'a [chat::Message<'a>],
+    /// Of its tokens, those that are left of it.
+    pub(super) kept: Range<u32>,
 }
 
-/// Counts a conversation. `asked` is the name by which the model was asked for.
-pub(super) fn conversation(
+impl<'a> Conversation<'a> {
+    pub(super) fn new(
+        model: &'a Model,
+        tools: &Tools<'_>,
+        messages: &'a [chat::Message<'a>],
+    ) -> Self {
+        Self { model, definitions: words::definitions(tools), messages, kept: 0..u32::MAX }
+    }
+
+    /// Cuts it, if `truncation` says so.
+    pub(super) fn cut(mut self, truncation: Option<Truncation>) -> Result<Self, ApiError> {
+        if let Some(truncation) = truncation {
+            let whole = PromptReader::with(&self.model.tokenizer, self.messages(), None).finish();
+            self.kept = kept(self.model, truncation, whole.tokens().get())?;
+        }
+        Ok(self)
+    }
+
+    /// Its messages, that of the tools in front.
+    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        let first = self.definitions.as_deref();
+        let first = first.map(|content| Message { role: chat::Role::System.as_str(), content });
+        first.into_iter().chain(
+            self.messages
+                .iter()
+                .map(|message| Message { role: message.role.as_str(), content: &message.content }),
+        )
+    }
+
+    /// Counts it. `asked` is the name by which the model was asked for.
+    pub(super) fn count(&self, asked: &str, salt: Option<&str>) -> Counted {
+        let salt = salt_of(self.model, asked, salt);
+        let blocks = self.model.cached_blocks;
+        let chain = blocks.map(|block_size| ChainSpec { block_size, salt: salt.as_deref() });
+        let reader = PromptReader::with(&self.model.tokenizer, self.messages(), chain);
+        let prompt = reader.keeping(self.kept.clone()).finish();
+        Counted { tokens: prompt.tokens(), chain: prompt.into_chain() }
+    }
+}
+
+/// Which of `tokens` stay.
+fn kept(model: &Model, truncation: Truncation, tokens: u32) -> Result<Range<u32>, ApiError> {
+    let context = model.context.get();
+    let most = match truncation.most.map(Tokens::get) {
+        // Room for one token of an answer.
+        None => context.saturating_sub(1),
+        Some(most) if most > context => {
+            let why = format!("the model's context has {context} tokens; send at most so many.");
+            return Err(ApiError::invalid_value("truncate_prompt_tokens", &why));
+        }
+        Some(most) => most,
+    };
+    Ok(match truncation.side {
+        Side::Left => tokens.saturating_sub(most)..tokens,
+        Side::Right => 0..most.min(tokens),
+    })
+}
+
+/// What is left of a plain prompt.
+pub(super) fn cut<'a>(
     model: &Model,
-    asked: &str,
-    salt: Option<&str>,
-    messages: &[chat::Message<'_>],
-) -> Counted {
-    let salt = salt_of(model, asked, salt);
-    let messages = messages
-        .iter()
-        .map(|message| Message { role: message.role.as_str(), content: &message.content });
-    let chain =
-        model.cached_blocks.map(|block_size| ChainSpec { block_size, salt: salt.as_deref() });
-    let prompt = PromptReader::with(&model.tokenizer, messages, chain).finish();
-    Counted { tokens: prompt.tokens(), chain: prompt.into_chain() }
+    input: &'a Input<'a>,
+    truncation: Option<Truncation>,
+) -> Result<Cow<'a, Input<'a>>, ApiError> {
+    let Some(truncation) = truncation else { return Ok(Cow::Borrowed(input)) };
+    let of_ids = |ids: &[u32]| {
+        let kept = kept(model, truncation, u32::try_from(ids.len()).unwrap_or(u32::MAX))?;
+        Ok(Cow::Owned(Input::Ids(ids[kept.start as usize..kept.end as usize].to_vec())))
+    };
+    match (input, &model.tokenizer) {
+        (Input::Ids(ids), _) => of_ids(ids),
+        (Input::Text(text), Tokenizer::Model(tokenizer)) => of_ids(&tokenizer.ids(text)),
+        (Input::Text(text), Tokenizer::Regex) => {
+            let kept = kept(model, truncation, tokenizer::count(text).get())?;
+            let bytes = |pieces: u32| -> usize {
+                tokenizer::pieces(text).take(pieces as usize).map(str::len).sum()
+            };
+            let text = &text[bytes(kept.start)..bytes(kept.end)];
+            Ok(Cow::Owned(Input::Text(Cow::Borrowed(text))))
+        }
+    }
 }
 
 /// A plain prompt and its text, without a template around it. `suffix` is counted behind it.
@@ -368,7 +496,7 @@ pub(super) fn plain<'a>(
 
 /// The text of an input. Of token ids, that of those which the model's vocabulary has, or without
 /// one, which this server has given.
-fn text_of<'a>(served: &Served, model: &Model, input: &'a Input<'_>) -> Cow<'a, str> {
+pub(super) fn text_of<'a>(served: &Served, model: &Model, input: &'a Input<'_>) -> Cow<'a, str> {
     match (input, &model.tokenizer) {
         (Input::Text(text), _) => Cow::Borrowed(text),
         (Input::Ids(ids), Tokenizer::Model(tokenizer)) => text_of_ids(tokenizer, ids).into(),

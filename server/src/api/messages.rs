@@ -15,8 +15,8 @@ use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use super::chat::append_timing;
-use super::intake::{self, Naming};
-use super::words::{self, Facts, Places};
+use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply};
 use crate::helper::{self, Length};
 use crate::http::head::Head;
@@ -72,46 +72,32 @@ pub(crate) fn error(error: &ApiError, id: &RequestId) -> Response {
 fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Count)?;
     let (_, model) = api::find_model(served, &request.model)?;
-    let tools = &request.tools;
-    Ok(intake::conversation_with_tools(model, &request.model, None, tools, &request.messages)
-        .tokens)
+    let prompt = Conversation::new(model, &request.tools, &request.messages);
+    Ok(prompt.count(&request.model, None).tokens)
 }
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Answer)?;
-    let (number, model) = api::find_model(served, &request.model)?;
-    intake::check_priority(model, request.priority)?;
-    let salt = request.cache_salt.as_deref();
-    let prompt = intake::conversation_with_tools(
-        model,
-        &request.model,
-        salt,
-        &request.tools,
-        &request.messages,
-    );
+    let asked = Asked::find(served, &request.model, request.priority)?;
+    let model = asked.model;
+    let prompt = Conversation::new(model, &request.tools, &request.messages)
+        .count(&request.model, request.cache_salt.as_deref());
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "messages")?;
     let limits = Limits { ignore_eos: request.ignore_eos, ..limits };
     let facts = Facts::of(&request.messages);
     let query = facts.query(model, &request.model, request.seed, 0);
     let wants = words::wants(&request.tools, &request.format, request.messages.len());
     let places = Places { tool: "input_schema", form: words::place_of(&request.format) };
-    let lane = words::lane(served, &query, &wants, &limits, &places)?;
-    let answer = Answer {
-        model: number,
-        is_stream: request.stream,
-        wants_timing: naming.wants_timing,
-        priority: request.priority,
-        lanes: Lanes::of([lane]).expect("one is some"),
-        format: Format::Messages(Messages {
-            id: naming.id,
-            model: request.model.as_ref().into(),
-            request_id: naming.request_id,
-        }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, &request.model),
-    };
+    let thinking = request.most_thinking;
+    let lane = Speaker { served, model, wants: &wants, limits, places, thinking }.lane(&query)?;
+    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let format = Format::Messages(Messages {
+        id: naming.id,
+        model: request.model.as_ref().into(),
+        request_id: naming.request_id,
+    });
     Ok(Draft {
-        answer,
+        answer: asked.answer(manner, [lane], format),
         chains: vec![prompt.chain],
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: false,
@@ -295,14 +281,14 @@ mod tests {
             .collect();
         assert_eq!(arguments, r#"{\"city\": \"Oslo\"}"#);
         assert_eq!(story.last().unwrap(), "stop");
-        assert!(stream.contains(r#""id":"call_1","name":"weather","input":{}"#), "{stream}");
+        assert!(stream.contains(r#""id":"toolu_1","name":"weather","input":{}"#), "{stream}");
         assert!(stream.contains(r#""stop_reason":"tool_use""#));
         // What was cached is told at the end.
         assert!(stream.contains(r#""usage":{"input_tokens":8,"#));
         assert!(stream.contains(r#""usage":{"input_tokens":4,"#));
         let content = concat!(
             r#""content":[{"type":"thinking","thinking":"Hm.","signature":"c2ltdWxhdGVk"},"#,
-            r#"{"type":"text","text":"I look."},{"type":"tool_use","id":"call_1","#,
+            r#"{"type":"text","text":"I look."},{"type":"tool_use","id":"toolu_1","#,
             r#""name":"weather","input":{"city": "Oslo"}}],"stop_reason":"tool_use""#
         );
         assert!(body.contains(content), "{body}");

@@ -17,6 +17,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod probes;
 pub(crate) mod responses;
+mod telling;
 pub(crate) mod tokens;
 pub(crate) mod ui;
 mod words;
@@ -43,6 +44,10 @@ pub(crate) enum Route {
     Responses,
     /// A stored response's id.
     Response(String),
+    /// The same.
+    InputItems(String),
+    /// The same.
+    CancelResponse(String),
     Messages,
     CountTokens,
     Generate,
@@ -98,9 +103,18 @@ pub(crate) enum Dialect {
 
 impl Dialect {
     pub(crate) fn of(head: &Head) -> Self {
-        let path = head.uri.path();
-        match path.strip_prefix("/v1/messages") {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => Self::Anthropic,
+        Self::of_path(head.uri.path().as_bytes())
+    }
+
+    /// That of a request which may never become one, from what there is of its first line.
+    pub(crate) fn of_line(line: &[u8]) -> Self {
+        let target = line.iter().take(16).position(|&byte| byte == b' ').map_or(0, |at| at + 1);
+        Self::of_path(&line[target..])
+    }
+
+    fn of_path(path: &[u8]) -> Self {
+        match path.strip_prefix(b"/v1/messages") {
+            Some([] | [b'/' | b'?' | b' ', ..]) => Self::Anthropic,
             _ => Self::OpenAi,
         }
     }
@@ -186,11 +200,16 @@ fn named(path: &str) -> Option<(&'static str, Route)> {
     if let Some(name) = path.strip_prefix("/v1/models/").filter(|name| !name.is_empty()) {
         return Some((GET, Route::Model(percent_decode(name))));
     }
-    let id = path.strip_prefix("/v1/responses/")?;
-    if id.is_empty() || id.contains('/') {
-        return None;
+    let rest = path.strip_prefix("/v1/responses/").filter(|id| !id.starts_with('/'))?;
+    let Some((id, of_it)) = rest.split_once('/') else {
+        let route = Route::Response(percent_decode(rest));
+        return (!rest.is_empty()).then_some((GET_DELETE, route));
+    };
+    match of_it {
+        "input_items" => Some((GET, Route::InputItems(percent_decode(id)))),
+        "cancel" => Some((POST, Route::CancelResponse(percent_decode(id)))),
+        _ => None,
     }
-    Some((GET_DELETE, Route::Response(percent_decode(id))))
 }
 
 /// Answers a request whose body has arrived.
@@ -224,6 +243,8 @@ pub(crate) async fn answer(
             responses::delete(&io.served, &stored)
         }
         Route::Response(stored) => responses::get(&io.served, head, &stored),
+        Route::InputItems(stored) => responses::input_items(&io.served, &stored, head.uri.query()),
+        Route::CancelResponse(stored) => responses::cancel(&io.served, &stored),
         Route::Messages => return messages::answer(io, head, body, id).await,
         Route::CountTokens => messages::count(io, head, body, id).await,
         Route::Generate => return generate::answer(io, head, body, id).await,
@@ -402,6 +423,35 @@ mod tests {
     fn routed(request_line: &str) -> Route {
         let text = format!("{request_line} HTTP/1.1\r\nHost: h\r\n\r\n");
         route(&head::take(&mut BytesMut::from(&text[..])).unwrap().unwrap())
+    }
+
+    #[test]
+    fn what_is_asked_of_a_kept_response_stands_behind_its_id() {
+        let id = || "resp_1".to_owned();
+        assert_eq!(routed("GET /v1/responses/resp_1"), Route::Response(id()));
+        assert_eq!(routed("GET /v1/responses/resp_1/input_items?limit=2"), Route::InputItems(id()));
+        assert_eq!(routed("POST /v1/responses/resp_1/cancel"), Route::CancelResponse(id()));
+        assert_eq!(routed("GET /v1/responses/resp_1/cancel"), Route::NotAllowed(POST));
+        for path in
+            ["/v1/responses/", "/v1/responses//cancel", "/v1/responses/a/b", "/v1/responses/a/"]
+        {
+            assert_eq!(routed(&format!("GET {path}")), Route::Unknown, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_first_line_tells_whose_api_is_spoken_even_if_it_is_malformed() {
+        for (line, dialect) in [
+            ("POST /v1/messages HTTP/1.1\r\n", Dialect::Anthropic),
+            ("POST /v1/messages/count_tokens HTTP/1.1", Dialect::Anthropic),
+            ("POST /v1/messages?beta=true HTTP/9", Dialect::Anthropic),
+            ("POST /v1/messages2 HTTP/1.1", Dialect::OpenAi),
+            ("POST /v1/chat/completions HTTP/1.1", Dialect::OpenAi),
+            ("\u{16}\u{3}\u{1}", Dialect::OpenAi),
+            ("", Dialect::OpenAi),
+        ] {
+            assert_eq!(Dialect::of_line(line.as_bytes()), dialect, "{line}");
+        }
     }
 
     #[test]

@@ -7,20 +7,24 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use llmsim_engine::text::logprobs;
 use llmsim_engine::text::output::{Kind, Output};
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{Message, Role};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::logprobs::{write_entry, write_short_entry};
 use llmsim_engine::wire::responses::frames::{
-    Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought,
+    Content, Cut, FIRST_SEQUENCE, Item, ItemKind, ResponseHead, Status, Thought, write_list,
 };
-use llmsim_engine::wire::responses::{InputItem, ResponsesRequest};
+use llmsim_engine::wire::responses::{
+    InputItem, ListQuery, ResponsesRequest, StoredItem, stored_items,
+};
 use llmsim_engine::wire::usage::FinishReason;
 
-use super::answer::{Answer, Draft, Format, Limits, Progress};
+use super::answer::{Answer, Draft, Format, Limits, Progress, SCORED};
 use super::chat::append_timing;
-use super::intake::{self, Naming};
-use super::words::{self, Facts, Places};
+use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply, probes};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
@@ -40,8 +44,18 @@ pub(crate) struct ResponsesFormat {
     head: ResponseHead,
     /// One for each part of the answer.
     items: Box<[Place]>,
-    /// What was said before, if the response is to be kept: until it is.
-    turns: RefCell<Option<Vec<Turn>>>,
+    /// What the response is kept with, if it is to be kept: until it is.
+    kept: RefCell<Option<Kept>>,
+    /// How many of the likeliest tokens are told at each place of a text, if any score is.
+    logprobs: Option<u32>,
+}
+
+/// What was said before a response.
+#[derive(Debug)]
+struct Kept {
+    turns: Vec<Turn>,
+    /// The items of its own input.
+    input: Box<[StoredItem]>,
 }
 
 /// Where a part of the answer stands among the events.
@@ -83,6 +97,45 @@ pub(crate) fn get(served: &Served, head: &Head, id: &str) -> Response {
     }
 }
 
+/// `GET /v1/responses/{id}/input_items`.
+pub(crate) fn input_items(served: &Served, id: &str, query: Option<&str>) -> Response {
+    let page = match ListQuery::parse(query.unwrap_or_default()) {
+        Ok(page) => page,
+        Err(error) => return api::error(&error),
+    };
+    let stored = served.stored();
+    let Some(Stored { input, .. }) = stored.get(id) else {
+        return api::error(&ApiError::response_not_found(id));
+    };
+    let mut items: Vec<&StoredItem> = input.iter().collect();
+    if page.newest_first {
+        items.reverse();
+    }
+    let first = match page.after.as_deref() {
+        None => 0,
+        Some(after) => match items.iter().position(|item| *item.id == *after) {
+            Some(at) => at + 1,
+            None => return api::error(&ApiError::item_not_found_after(after)),
+        },
+    };
+    let page = &items[first..items.len().min(first + page.limit)];
+    let mut body = Vec::new();
+    let has_more = first + page.len() < items.len();
+    write_list(page.iter().map(|item| (&*item.id, &*item.json)), has_more, &mut body);
+    Response::json(200, body)
+}
+
+/// `POST /v1/responses/{id}/cancel`: only what is made in the background can be cancelled, and
+/// nothing is.
+pub(crate) fn cancel(served: &Served, id: &str) -> Response {
+    let is_known = served.stored().get(id).is_some();
+    api::error(&if is_known {
+        ApiError::not_in_background()
+    } else {
+        ApiError::response_not_found(id)
+    })
+}
+
 /// `DELETE /v1/responses/{id}`.
 pub(crate) fn delete(served: &Served, id: &str) -> Response {
     match served.stored().remove(id) {
@@ -97,8 +150,8 @@ pub(crate) fn delete(served: &Served, id: &str) -> Response {
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ResponsesRequest::parse(body)?;
-    let (number, model) = api::find_model(served, &request.model)?;
-    intake::check_priority(model, request.priority)?;
+    let asked = Asked::find(served, &request.model, request.priority)?;
+    let model = asked.model;
     let turns = turns(served, &request)?;
     let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());
     let mut messages: Vec<Message<'_>> = instructions
@@ -106,9 +159,9 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         .into_iter()
         .collect();
     messages.extend(turns.iter().map(Turn::message));
-    let salt = request.cache_salt.as_deref();
     let tools = &request.tools;
-    let prompt = intake::conversation_with_tools(model, &request.model, salt, tools, &messages);
+    let prompt = Conversation::new(model, tools, &messages)
+        .count(&request.model, request.cache_salt.as_deref());
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "input")?;
     let limits = Limits {
         min_tokens: request.min_tokens.min(limits.max_tokens),
@@ -119,7 +172,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let query = facts.query(model, &request.model, request.seed, 0);
     let wants = words::wants(tools, &request.format, messages.len());
     let places = Places { tool: "parameters", form: words::place_of(&request.format) };
-    let lane = words::lane(served, &query, &wants, &limits, &places)?;
+    let thinking = request.most_thinking;
+    let lane = Speaker { served, model, wants: &wants, limits, places, thinking }.lane(&query)?;
     drop(messages);
 
     naming.asked(PREFIX, request.request_id.as_deref());
@@ -130,23 +184,17 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         (true, false) => Some(Thought::Text),
     };
     let items = items(&naming.id, &lane.output, shown);
-    let answer = Answer {
-        model: number,
-        is_stream: request.stream,
-        wants_timing: naming.wants_timing,
-        priority: request.priority,
-        lanes: Lanes::of([lane]).expect("one is some"),
-        format: Format::Responses(ResponsesFormat {
-            id: naming.id,
-            head,
-            items,
-            turns: RefCell::new(request.store.then_some(turns)),
-        }),
-        served: Arc::clone(served),
-        adapter: intake::lease(served, model, &request.model),
-    };
+    let kept = request.store.then(|| Kept { turns, input: stored_items(body, &naming.id) });
+    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let format = Format::Responses(ResponsesFormat {
+        id: naming.id,
+        head,
+        items,
+        kept: RefCell::new(kept),
+        logprobs: request.logprobs.then_some(u32::from(request.top_logprobs)),
+    });
     Ok(Draft {
-        answer,
+        answer: asked.answer(manner, [lane], format),
         chains: vec![prompt.chain],
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: false,
@@ -215,7 +263,7 @@ impl ResponsesFormat {
         let spot = output.locate(k);
         if let Some(before) = spot.part.checked_sub(1).filter(|_| spot.token == 0) {
             let whole = output.part(before).script.len();
-            self.close_item(output, before, whole, Status::Completed, out);
+            self.close_item(answer, before, whole, Status::Completed, out);
         }
         let Some(item) = &self.items[spot.part].item else { return };
         if spot.token == 0 {
@@ -223,8 +271,20 @@ impl ResponsesFormat {
         }
         let silent = silent(&output.part(spot.part).kind);
         if let Some(delta) = spot.token.checked_sub(silent) {
-            item.delta(delta, output.escaped_at(spot), out);
+            let scores = |out: &mut Vec<u8>| {
+                if let Some(count) = self.logprobs {
+                    let piece = answer.lanes.first().made().piece(k);
+                    let likeliest = logprobs::likeliest(piece, count);
+                    write_short_entry(piece, logprobs::logprob(piece), likeliest, out);
+                }
+            };
+            item.delta_with(delta, output.escaped_at(spot), scores, out);
         }
+    }
+
+    /// See [`Format::work`](super::answer::Format::work).
+    pub(crate) fn work(&self, released: u64) -> u64 {
+        if self.logprobs.is_some() { released * SCORED } else { released }
     }
 
     /// What closes the last item, and the whole response. It can be had again from then on, which
@@ -235,7 +295,7 @@ impl ResponsesFormat {
         let last = output.locate(progress.released.get().saturating_sub(1)).part;
         let said = output.said_of(last, progress.released);
         let status = status(answer, progress);
-        self.close_item(output, last, said, status, out);
+        self.close_item(answer, last, said, status, out);
         let deltas = said.get() - silent(&output.part(last).kind).min(said.get());
         let usage = answer.usage_of(0, progress.released, progress.cached);
         let items = |out: &mut Vec<u8>| self.output(answer, progress, out);
@@ -259,7 +319,7 @@ impl ResponsesFormat {
 
     /// Keeps a finished response, once, and if the client did not ask for the contrary.
     fn keep(&self, answer: &Answer, progress: &Progress) {
-        let Some(mut turns) = self.turns.borrow_mut().take() else { return };
+        let Some(Kept { mut turns, input }) = self.kept.borrow_mut().take() else { return };
         let output = &answer.lanes.first().output;
         let mut items = Vec::new();
         for (at, part) in output.parts().enumerate() {
@@ -278,7 +338,7 @@ impl ResponsesFormat {
             turns.extend(turn);
         }
         let body = self.object(answer, progress);
-        let stored = Stored { body: body.into(), turns: turns.into(), items: items.into() };
+        let stored = Stored { body: body.into(), turns: turns.into(), items: items.into(), input };
         answer.served.stored().keep(self.id.as_str().into(), stored);
     }
 
@@ -304,22 +364,43 @@ impl ResponsesFormat {
                 out.push(b',');
             }
             let status = status_of(output, at, said, status(answer, progress));
-            item.object(Some(status), text_of(output, at, said), out);
+            let text = text_of(output, at, said);
+            let logprobs = |out: &mut Vec<u8>| self.scores(answer, at, said, out);
+            item.object(Some(status), Content { text: &text, logprobs: &logprobs }, out);
+        }
+    }
+
+    /// The scores of a text as a whole. A stream has told them piece by piece, and the end of one
+    /// must not hold up other streams: it does not tell them again.
+    fn scores(&self, answer: &Answer, at: usize, said: Tokens, out: &mut Vec<u8>) {
+        let Some(count) = self.logprobs.filter(|_| !answer.is_stream) else { return };
+        let made = answer.lanes.first().made();
+        let first = made.part(at).start.get();
+        for k in first..first + said.get() {
+            if k > first {
+                out.push(b',');
+            }
+            let piece = made.piece(k);
+            let likeliest = logprobs::likeliest(piece, count);
+            write_entry(piece, logprobs::logprob(piece), likeliest, out);
         }
     }
 
     fn close_item(
         &self,
-        output: &Output,
+        answer: &Answer,
         at: usize,
         said: Tokens,
         status: Status,
         out: &mut Vec<u8>,
     ) {
         let Some(item) = &self.items[at].item else { return };
+        let output = &answer.lanes.first().output;
         let silent = silent(&output.part(at).kind);
         let deltas = said.get().saturating_sub(silent);
-        item.close(deltas, status_of(output, at, said, status), text_of(output, at, said), out);
+        let text = text_of(output, at, said);
+        let content = Content { text: &text, ..Content::NONE };
+        item.close(deltas, status_of(output, at, said, status), content, out);
     }
 }
 
@@ -358,7 +439,8 @@ mod tests {
             id: "resp_1".to_owned(),
             head: ResponseHead::new("resp_1", 0, "m", b""),
             items: items("resp_1", &output, Some(Thought::Summary)),
-            turns: RefCell::new(turns),
+            kept: RefCell::new(turns.map(|turns| Kept { turns, input: Box::default() })),
+            logprobs: None,
         });
         let answer = answer(output, limit, format);
         let (stream, body) = said(&answer);

@@ -4,13 +4,14 @@
 //! has as many tokens here as `usage.prompt_tokens` says of the same chat.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Tokenizer};
 use llmsim_engine::text::prompt::Message;
 use llmsim_engine::text::{token_ids, tokenizer};
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::{self, ChatRequest};
+use llmsim_engine::wire::chat::{ChatRequest, TokenFields};
 use llmsim_engine::wire::completions::CompletionRequest;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
@@ -19,8 +20,8 @@ use llmsim_engine::wire::tokenize::{
     DetokenizeRequest, Input as ToTokenize, TokenizeRequest, write_text, write_tokens,
 };
 
-use super::intake;
-use super::words;
+use super::intake::{self, Conversation};
+use super::telling::PromptTokens;
 use crate::api;
 use crate::helper::{self, Length};
 use crate::http::response::{RequestId, Response};
@@ -53,12 +54,12 @@ async fn answer(
 fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = TokenizeRequest::parse(body)?;
     let model = api::model_or_first(served, request.model.as_deref())?;
-    let definitions;
+    let conversation;
     let (ids, names) = match &request.input {
         ToTokenize::Prompt(text) => text_tokens(served, model, text),
         ToTokenize::Chat { messages, begins_answer, tools } => {
-            definitions = words::definitions(tools);
-            chat_tokens(served, model, definitions.as_deref(), messages, *begins_answer)
+            conversation = Conversation::new(model, tools, messages);
+            chat_tokens(served, model, &conversation, *begins_answer)
         }
     };
     let names: Option<Vec<&str>> =
@@ -80,16 +81,10 @@ fn text_tokens<'a>(served: &Served, model: &Model, text: &'a str) -> (Vec<u32>, 
 fn chat_tokens<'a>(
     served: &Served,
     model: &Model,
-    definitions: Option<&'a str>,
-    messages: &'a [chat::Message<'_>],
+    conversation: &'a Conversation<'_>,
     begins_answer: bool,
 ) -> (Vec<u32>, Vec<Cow<'a, str>>) {
-    let definitions =
-        definitions.map(|content| Message { role: chat::Role::System.as_str(), content });
-    let messages = messages
-        .iter()
-        .map(|message| Message { role: message.role.as_str(), content: &message.content });
-    let messages: Vec<Message<'_>> = definitions.into_iter().chain(messages).collect();
+    let messages: Vec<Message<'_>> = conversation.messages().collect();
     match &model.tokenizer {
         Tokenizer::Regex => {
             learn(served, token_ids::chat_pieces(&messages, begins_answer).into_iter())
@@ -97,6 +92,65 @@ fn chat_tokens<'a>(
         Tokenizer::Model(tokenizer) => {
             named(tokenizer, token_ids::chat_ids(tokenizer, &messages, begins_answer))
         }
+    }
+}
+
+/// The tokens of a chat that are left of it, for one who asks to be told of them.
+pub(super) fn of_prompt(
+    served: &Served,
+    model: &Model,
+    fields: &TokenFields,
+    conversation: &Conversation<'_>,
+) -> PromptTokens {
+    let (ids, names) = chat_tokens(served, model, conversation, true);
+    told(model, fields, ids, &names, &conversation.kept)
+}
+
+/// The same of a plain prompt, which was cut before.
+pub(super) fn of_text(
+    served: &Served,
+    model: &Model,
+    fields: &TokenFields,
+    input: &Input<'_>,
+    suffix: &str,
+) -> PromptTokens {
+    let (mut ids, mut names) = match (input, &model.tokenizer) {
+        (Input::Text(text), _) => text_tokens(served, model, text),
+        (Input::Ids(ids), Tokenizer::Model(tokenizer)) => named(tokenizer, ids.clone()),
+        (Input::Ids(ids), Tokenizer::Regex) => {
+            let texts = ids.iter().map(|id| {
+                let one = Input::Ids(vec![*id]);
+                Cow::Owned(intake::text_of(served, model, &one).into_owned())
+            });
+            (ids.clone(), texts.collect())
+        }
+    };
+    let (more_ids, more_names) = text_tokens(served, model, suffix);
+    ids.extend(more_ids);
+    names.extend(more_names);
+    told(model, fields, ids, &names, &(0..u32::MAX))
+}
+
+fn told(
+    model: &Model,
+    fields: &TokenFields,
+    ids: Vec<u32>,
+    names: &[Cow<'_, str>],
+    kept: &Range<u32>,
+) -> PromptTokens {
+    let kept = kept.start as usize..(kept.end as usize).min(ids.len());
+    let names = &names[kept.clone()];
+    let ids = ids[kept].to_vec();
+    match &model.tokenizer {
+        Tokenizer::Model(tokenizer) if fields.prompt_logprobs.is_some() => {
+            // Not as the vocabulary writes them.
+            let text = |(&id, name): (&u32, &Cow<'_, str>)| {
+                tokenizer.text(&[id]).unwrap_or_else(|_| name.clone().into_owned())
+            };
+            let texts: Vec<String> = ids.iter().zip(names).map(text).collect();
+            PromptTokens::new(fields, ids, &texts)
+        }
+        _ => PromptTokens::new(fields, ids, names),
     }
 }
 
@@ -118,14 +172,17 @@ pub(crate) async fn render_chat(io: &Io, body: Vec<u8>, id: &RequestId) -> Respo
     answer(io, body, move |served, body| {
         let request = ChatRequest::parse(body)?;
         let (_, model) = api::find_model(served, &request.model)?;
-        let definitions = words::definitions(&request.tools);
-        let (ids, _) = chat_tokens(served, model, definitions.as_deref(), &request.messages, true);
+        let conversation = Conversation::new(model, &request.tools, &request.messages)
+            .cut(request.tokens.truncation)?;
+        let (ids, _) = chat_tokens(served, model, &conversation, true);
+        let kept = &conversation.kept;
+        let ids = &ids[kept.start as usize..(kept.end as usize).min(ids.len())];
         let prompt = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let limits = intake::limits(model, prompt, request.max_tokens, "messages")?;
         let rendered = Rendered {
             id: &id,
             model: &request.model,
-            tokens: &ids,
+            tokens: ids,
             max_tokens: limits.max_tokens.get(),
             stream: request.stream,
         };
@@ -144,7 +201,8 @@ pub(crate) async fn render_completions(io: &Io, body: Vec<u8>, id: &RequestId) -
         let (_, model) = api::find_model(served, &request.model)?;
         let mut out = vec![b'['];
         for (at, prompt) in request.prompts.iter().enumerate() {
-            let ids: Cow<'_, [u32]> = match prompt {
+            let prompt = intake::cut(model, prompt, request.tokens.truncation)?;
+            let ids: Cow<'_, [u32]> = match prompt.as_ref() {
                 Input::Ids(ids) => ids.into(),
                 Input::Text(text) => text_tokens(served, model, text).0.into(),
             };

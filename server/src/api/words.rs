@@ -3,8 +3,9 @@
 //! Shared by all surfaces that have tools and formats. The invariant: a wish that cannot be met is
 //! refused here, before anything is sent.
 
-use llmsim_engine::text::responses::{Finish, Query};
-use llmsim_engine::text::wants::{self, Calls, Form, Said, Tool, Unmet, Wants};
+use llmsim_engine::text::responses::{Finish, Query, Reply};
+use llmsim_engine::text::wants::{self, Calls, Form, Said, Schema, Tool, Unmet, Wants};
+use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{Format, Message, Role};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::tools::{Choice, Tools};
@@ -17,10 +18,11 @@ use crate::served::{Model, Served};
 pub(super) fn wants(tools: &Tools<'_>, format: &Format, turn: usize) -> Wants {
     let tool = |tool: &llmsim_engine::wire::tools::Tool<'_>| Tool {
         name: tool.name.as_ref().into(),
-        parameters: tool.schema(),
+        place: tool.place,
+        parameters: tool.schema().map(Schema::new),
     };
     Wants {
-        tools: tools.list.iter().map(tool).collect(),
+        tools: tools.list.iter().filter(|tool| tool.is_allowed).map(tool).collect(),
         calls: match &tools.choice {
             Choice::None => Calls::Forbidden,
             Choice::Auto => Calls::IfScripted,
@@ -31,7 +33,7 @@ pub(super) fn wants(tools: &Tools<'_>, format: &Format, turn: usize) -> Wants {
         form: match format {
             Format::Text => Form::Text,
             Format::Object => Form::Object,
-            Format::Schema { schema, .. } => Form::Schema(schema.clone()),
+            Format::Schema { schema, .. } => Form::Schema(Schema::new(schema.clone())),
             Format::Choice(choices) => Form::Choice(choices.clone()),
             Format::Pattern(pattern) => Form::Pattern(pattern.clone()),
         },
@@ -112,34 +114,61 @@ pub(super) struct Places {
     pub(super) form: &'static str,
 }
 
-/// The lane that answers `query`.
-pub(super) fn lane(
-    served: &Served,
-    query: &Query<'_>,
-    wants: &Wants,
-    limits: &Limits,
-    places: &Places,
-) -> Result<Lane, ApiError> {
-    let said = wants::say(served.responses.reply(query), wants);
-    let Said { output, finish } = said.map_err(|unmet| {
-        let (place, problem) = match unmet {
-            Unmet::Tool(at, problem) => (format!("tools[{at}].{}", places.tool), problem),
-            Unmet::Form(problem) => (places.form.to_owned(), problem),
+/// Who answers a request, and what it may say.
+#[derive(Debug)]
+pub(super) struct Speaker<'a> {
+    pub(super) served: &'a Served,
+    pub(super) model: &'a Model,
+    pub(super) wants: &'a Wants,
+    pub(super) limits: Limits,
+    pub(super) places: Places,
+    /// How many tokens the client lets it think before it speaks.
+    pub(super) thinking: Option<Tokens>,
+}
+
+impl Speaker<'_> {
+    /// The lane that answers `query`.
+    pub(super) fn lane(&self, query: &Query<'_>) -> Result<Lane, ApiError> {
+        let reply = self.served.responses.reply(query);
+        self.lane_of(reply.thinking(self.model.reasoning, self.thinking), query)
+    }
+
+    /// The same of what is text and nothing else: what the rules think or call is left out, and why
+    /// it ends, too.
+    pub(super) fn text_lane(&self, query: &Query<'_>) -> Result<Lane, ApiError> {
+        let reply = self.served.responses.reply(query);
+        let reply = Reply {
+            content: reply.content.or(reply.refusal),
+            reasoning: None,
+            refusal: None,
+            tool_calls: Vec::new(),
+            finish: None,
+            ..reply
         };
-        let param = match problem.path.as_str() {
-            "" => place,
-            path => format!("{place}.{path}"),
+        self.lane_of(reply, query)
+    }
+
+    fn lane_of(&self, reply: Reply, query: &Query<'_>) -> Result<Lane, ApiError> {
+        let Said { output, finish } = wants::say(reply, self.wants).map_err(|unmet| {
+            let (place, problem) = match unmet {
+                Unmet::Tool(at, problem) => (format!("tools[{at}].{}", self.places.tool), problem),
+                Unmet::Form(problem) => (self.places.form.to_owned(), problem),
+            };
+            let param = match problem.path.as_str() {
+                "" => place,
+                path => format!("{place}.{path}"),
+            };
+            ApiError::invalid_value(param, &format!("{}.", problem.message))
+        })?;
+        let reason = match finish {
+            Finish::Stop => FinishReason::Stop,
+            Finish::Length => FinishReason::Length,
+            Finish::ToolCalls => FinishReason::ToolCalls,
+            Finish::ContentFilter => FinishReason::ContentFilter,
         };
-        ApiError::invalid_value(param, &format!("{}.", problem.message))
-    })?;
-    let reason = match finish {
-        Finish::Stop => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::ToolCalls => FinishReason::ToolCalls,
-        Finish::ContentFilter => FinishReason::ContentFilter,
-    };
-    let lane = Lane::new(output, reason, limits);
-    Ok(Lane { counts_prompt: query.choice == 0, ..lane })
+        let lane = Lane::new(output, reason, &self.limits);
+        Ok(Lane { counts_prompt: query.choice == 0, ..lane })
+    }
 }
 
 /// Where a request has the schema of its format.

@@ -257,7 +257,7 @@ impl Link {
                 let error = ApiError::malformed_http(
                     "plain HTTP on a port that speaks HTTPS. Begin the URL with https://.",
                 );
-                self.refuse_and_close(&error).await
+                self.refuse_and_close(Dialect::OpenAi, &error).await
             }
             None => Err(Close::Gone),
         }
@@ -328,12 +328,13 @@ impl Link {
         let mut is_idle = true;
         self.expire_in(self.io.served.limits.idle);
         loop {
+            let dialect = Dialect::of_line(&self.buffer);
             match head::take(&mut self.buffer) {
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(bad) => {
                     let error = api::bad_head(bad);
-                    return self.refuse_and_close(&error).await;
+                    return self.refuse_and_close(dialect, &error).await;
                 }
             }
             if is_idle && !self.buffer.is_empty() {
@@ -350,7 +351,7 @@ impl Link {
                 Err(Broken::Expired) => {
                     let seconds = self.io.served.limits.head.as_ns() / 1_000_000_000;
                     let error = ApiError::request_timeout(seconds);
-                    return self.refuse_and_close(&error).await;
+                    return self.refuse_and_close(dialect, &error).await;
                 }
                 Err(Broken::Drain) if is_idle => return Err(Close::Gone),
                 Err(Broken::Drain) => {}
@@ -462,7 +463,8 @@ impl Link {
                 }
                 Ok(Progress::Unfinished) => {}
                 Err(bad) => {
-                    return self.refuse_and_close(&ApiError::malformed_http(bad.0)).await;
+                    let error = ApiError::malformed_http(bad.0);
+                    return self.refuse_and_close(exchange.dialect, &error).await;
                 }
             }
             match self.fill().await {
@@ -470,7 +472,8 @@ impl Link {
                 Ok(_) => {}
                 Err(Broken::Expired) => {
                     let seconds = self.io.served.limits.body_time.as_ns() / 1_000_000_000;
-                    return self.refuse_and_close(&ApiError::request_timeout(seconds)).await;
+                    let error = ApiError::request_timeout(seconds);
+                    return self.refuse_and_close(exchange.dialect, &error).await;
                 }
                 Err(Broken::Drain) => {}
                 Err(Broken::Cut | Broken::Gone) => return Err(Close::Gone),
@@ -481,16 +484,15 @@ impl Link {
 
     /// Answers something that cannot be a request, and ends the connection: where the next request
     /// would begin is not known.
-    async fn refuse_and_close<T>(&mut self, error: &ApiError) -> Result<T, Close> {
-        let exchange = Exchange {
-            is_http10: false,
-            keep_alive: false,
-            head_only: false,
-            dialect: Dialect::OpenAi,
-        };
+    async fn refuse_and_close<T>(
+        &mut self,
+        dialect: Dialect,
+        error: &ApiError,
+    ) -> Result<T, Close> {
+        let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false, dialect };
         let id = self.io.request_id(None);
         let now = self.io.clock.now();
-        self.respond(&api::error(error), exchange, &id, now).await?;
+        self.respond(&dialect.error(error, &id), exchange, &id, now).await?;
         Err(Close::Done)
     }
 

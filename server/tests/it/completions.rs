@@ -327,6 +327,15 @@ fn sglangs_generate_tells_all_the_text_so_far() {
     let stopped = ask(r#"{"text":"x","sampling_params":{"stop":["three"]}}"#);
     has(&stopped, r#"{"text":"One two ","meta_info":"#);
     has(&stopped, r#""finish_reason":{"type":"stop","matched":"three"}"#);
+    let scored =
+        ask(r#"{"text":"a b","return_logprob":true,"logprob_start_len":0,"top_logprobs_num":1,
+            "return_text_in_logprobs":true,"sampling_params":{"max_new_tokens":2}}"#);
+    has(&scored, r#""input_token_logprobs":[[null,"#);
+    has(&scored, r#","a"],[-0."#);
+    has(&scored, r#""output_token_logprobs":[[-0."#);
+    has(&scored, r#""input_top_logprobs":[null,[[-0."#);
+    has(&scored, r#""output_top_logprobs":[[[-0."#);
+    assert_eq!(scored.text().matches(r#","One"]"#).count(), 2, "{}", scored.text());
     let streamed = ask(
         r#"{"text":"x","stream":true,"model":"batched","sampling_params":{"max_new_tokens":2}}"#,
     );

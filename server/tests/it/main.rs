@@ -27,5 +27,6 @@ mod scheduling;
 mod step_files;
 mod streams;
 mod tls;
+mod token_fields;
 mod tokenizers;
 mod tools;

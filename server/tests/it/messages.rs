@@ -156,3 +156,25 @@ fn everything_under_the_path_is_refused_in_anthropics_form() {
     let bearer = "Authorization: Bearer secret\r\n";
     assert_eq!(send("POST /v1/messages", bearer, &good).status, 200);
 }
+
+#[test]
+fn a_request_that_never_becomes_one_is_refused_in_anthropics_form() {
+    let server = fixture::start();
+    for request in [
+        // Both framings, no host, a body that is no chunk.
+        "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST /v1/messages HTTP/1.1\r\n\r\n",
+        "POST /v1/messages HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ] {
+        let mut client = Client::new(&server);
+        client.send(request);
+        let refused = client.response();
+        assert_eq!(refused.status, 400, "{request}");
+        let start = r#"{"type":"error","error":{"type":"invalid_request_error","message":""#;
+        assert!(refused.text().starts_with(start), "{}", refused.text());
+        assert!(refused.header("request-id").is_some());
+    }
+    let mut client = Client::new(&server);
+    client.send("POST /v1/chat/completions HTTP/1.1\r\n\r\n");
+    assert!(client.response().text().starts_with(r#"{"error":{"message":""#));
+}

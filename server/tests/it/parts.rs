@@ -91,7 +91,7 @@ fn messages_call_the_scripted_tools_and_take_their_results() {
     let mut client = Client::new(&server);
     let user = r#""messages":[{"role":"user","content":"weather?"}]"#;
     let called = message(&mut client, &format!("TOOLS,{user}"));
-    has(&called, r#"[{"type":"text","text":"Let me look."},{"type":"tool_use","id":"call_"#);
+    has(&called, r#"[{"type":"text","text":"Let me look."},{"type":"tool_use","id":"toolu_"#);
     has(&called, r#""name":"get_weather","input":{"city": "Oslo"}}"#);
     has(&called, r#""stop_reason":"tool_use""#);
     let zone = between(called.text(), r#""name":"get_time","input":"#, "}]");
@@ -127,7 +127,7 @@ fn a_required_tool_is_called_whatever_the_rules_say() {
         [(r#"{"type":"any"}"#, ""), (r#"{"type":"tool","name":"get_weather"}"#, "get_weather")]
     {
         let called = message(&mut client, &format!(r#"TOOLS,{user},"tool_choice":{choice}"#));
-        has(&called, r#"[{"type":"tool_use","id":"call_"#);
+        has(&called, r#"[{"type":"tool_use","id":"toolu_"#);
         has(&called, r#""stop_reason":"tool_use""#);
         assert!(called.text().contains(&format!(r#""name":"{name}"#)), "{}", called.text());
     }

@@ -267,3 +267,89 @@ fn a_limit_leaves_the_last_item_incomplete() {
         }
     }
 }
+
+#[test]
+fn scores_stand_beside_each_delta_or_beside_the_whole_text() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let members = r#""model":"instant","input":"Hello","top_logprobs":2,
+        "include":["message.output_text.logprobs"]"#;
+    let whole = ask(&mut client, members);
+    // Eight tokens, each with two likeliest, itself the first of them.
+    assert_eq!(whole.text().matches(r#""top_logprobs":["#).count(), 8, "{}", whole.text());
+    has(&whole, r#""logprobs":[{"token":"One","logprob":-0."#);
+    has(&whole, r#""bytes":[79,110,101],"top_logprobs":[{"token":"One","logprob":-0."#);
+    let stream = ask(&mut client, &format!(r#""stream":true,{members}"#));
+    let deltas = stream.text().lines().filter(|line| line.contains("output_text.delta\""));
+    let deltas: Vec<&str> = deltas.collect();
+    assert_eq!(deltas.len(), 8);
+    for delta in deltas {
+        assert_eq!(delta.matches(r#""top_logprobs":[{"token":"#).count(), 1, "{delta}");
+        assert!(!delta.contains(r#""bytes""#), "{delta}");
+    }
+    // Told once: the end of a stream must not hold up others.
+    assert!(stream.text().contains(r#""text":"One two three four five six seven.","logprobs":[]"#));
+    let plain = ask(&mut client, r#""model":"instant","input":"Hello","top_logprobs":2"#);
+    has(&plain, r#""logprobs":[]"#);
+}
+
+#[test]
+fn the_input_of_a_kept_response_is_listed_in_pages() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let kept = ask(
+        &mut client,
+        r#""model":"instant","input":[{"role":"user","content":"Hello"},
+            {"id":"msg_own","type":"message","role":"assistant","content":[{"type":"output_text","text":"Hi"}]},
+            {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},
+            {"type":"function_call_output","call_id":"c","output":"7"}]"#,
+    );
+    let id = id_of(&kept).to_owned();
+    let suffix = id.strip_prefix("resp_").unwrap();
+    let mut list = |query: &str| client.get(&format!("/v1/responses/{id}/input_items{query}"));
+    let all = list("?order=asc");
+    assert_eq!(all.status, 200);
+    let first = format!(
+        r#"{{"object":"list","data":[{{"id":"msg_{suffix}_in0","type":"message","status":"completed","role":"user","content":[{{"type":"input_text","text":"Hello"}}]}},{{"id":"msg_own","#
+    );
+    assert!(all.text().starts_with(&first), "{}", all.text());
+    let end =
+        format!(r#""first_id":"msg_{suffix}_in0","last_id":"fco_{suffix}_in3","has_more":false}}"#);
+    assert!(all.text().ends_with(&end), "{}", all.text());
+    // The newest first, unless told otherwise.
+    let page = list("?limit=2");
+    let end =
+        format!(r#""first_id":"fco_{suffix}_in3","last_id":"fc_{suffix}_in2","has_more":true}}"#);
+    assert!(page.text().ends_with(&end), "{}", page.text());
+    let rest = list(&format!("?limit=2&after=fc_{suffix}_in2"));
+    let end = format!(r#""first_id":"msg_own","last_id":"msg_{suffix}_in0","has_more":false}}"#);
+    assert!(rest.text().ends_with(&end), "{}", rest.text());
+    for (query, param) in [
+        ("?limit=0", "limit"),
+        ("?limit=101", "limit"),
+        ("?limit=x", "limit"),
+        ("?order=up", "order"),
+        ("?after=nobody", "after"),
+    ] {
+        let refused = list(query);
+        assert_eq!(refused.status, 400, "{query}");
+        has(&refused, &format!(r#""param":"{param}""#));
+    }
+    assert_eq!(client.get("/v1/responses/resp_none/input_items").status, 404);
+    let text = ask(&mut client, r#""model":"instant","input":"Say \"this\"""#);
+    let items = client.get(&format!("/v1/responses/{}/input_items", id_of(&text)));
+    has(&items, r#""role":"user","content":[{"type":"input_text","text":"Say \"this\""}]}]"#);
+}
+
+#[test]
+fn only_a_response_in_the_background_could_be_cancelled() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let kept = ask(&mut client, r#""model":"instant","input":"Hello""#);
+    client.post(&format!("/v1/responses/{}/cancel", id_of(&kept)), "");
+    let refused = client.response();
+    assert_eq!(refused.status, 400);
+    has(&refused, r#"{"error":{"message":"Cannot cancel a synchronous response.""#);
+    client.post("/v1/responses/resp_none/cancel", "");
+    assert_eq!(client.response().status, 404);
+}

@@ -13,6 +13,8 @@ version: 1
 models:
   - { name: m, context_length: 10000, engine: instant }
   - { name: other, context_length: 10000, engine: instant }
+  - { name: thinker, context_length: 10000, engine: instant, reasoning: { tokens: [20, 30] } }
+  - { name: doer, context_length: 10000, engine: instant, reasoning: never }
 ";
 
 const RESPONSES: &str = r#"
@@ -403,6 +405,89 @@ fn what_is_thought_comes_first_under_both_names_and_counts() {
         (text(&cut, "choices.0.message.reasoning"), text(&cut, FINISH)),
         ("Hm, let", "length")
     );
+}
+
+#[test]
+fn a_model_thinks_before_every_answer_unless_its_client_forbids_it() {
+    let mut chats = Chats::new();
+    let mut ask = |model: &str, text: &str, fields: &str| {
+        let body = ask(text, fields).replace(r#""model":"m""#, &format!(r#""model":"{model}""#));
+        let whole = chats.whole(&body);
+        let thought = at(&whole, "choices.0.message.reasoning_content").and_then(Value::as_str);
+        let tokens = number(&whole, "usage.completion_tokens_details.reasoning_tokens");
+        assert_eq!(thought.is_some(), tokens > 0.0);
+        (thought.map(str::to_owned), tokens)
+    };
+    let (thought, tokens) = ask("thinker", "Hello", "");
+    assert!((20.0..=30.0).contains(&tokens), "{tokens}");
+    assert_eq!(ask("thinker", "Hello", ""), (thought.clone(), tokens), "the same for the same");
+    // Another request, another length; an entry that thinks says what it says.
+    let lengths = (0..9).map(|seed| ask("thinker", "Hello", &format!(r#""seed":{seed}"#)).1 as u32);
+    assert!(lengths.collect::<std::collections::BTreeSet<_>>().len() > 1);
+    assert_eq!(ask("thinker", "think", "").0.as_deref(), Some("Hm, let me see."));
+    assert_eq!(ask("doer", "think", ""), (None, 0.0));
+    assert_eq!(ask("thinker", "Hello", r#""thinking_token_budget":7"#).1, 7.0);
+    for fields in [
+        r#""reasoning_effort":"none""#,
+        r#""chat_template_kwargs":{"enable_thinking":false}"#,
+        r#""chat_template_kwargs":{"thinking":false}"#,
+        r#""thinking_token_budget":0"#,
+    ] {
+        assert_eq!(ask("thinker", "Hello", fields), (None, 0.0), "{fields}");
+    }
+    assert_eq!(ask("thinker", "Hello", r#""reasoning_effort":"low""#), (thought, tokens));
+
+    // The same on the other surfaces.
+    let mut blocks = |path: &str, body: &str| {
+        chats.client.post(path, body);
+        chats.client.response().text().to_owned()
+    };
+    let message =
+        r#"{"model":"thinker","max_tokens":5000,"messages":[{"role":"user","content":"Hello"}]"#;
+    assert!(blocks("/v1/messages", &format!("{message}}}")).contains(r#""type":"thinking""#));
+    let off = format!(r#"{message},"thinking":{{"type":"disabled"}}}}"#);
+    assert!(!blocks("/v1/messages", &off).contains(r#""type":"thinking""#));
+    let response = r#"{"model":"thinker","input":"Hello""#;
+    assert!(blocks("/v1/responses", &format!("{response}}}")).contains(r#""type":"reasoning""#));
+    let off = format!(r#"{response},"reasoning":{{"effort":"none"}}}}"#);
+    assert!(!blocks("/v1/responses", &off).contains(r#""type":"reasoning""#));
+    let completion = r#"{"model":"thinker","prompt":"Hello"}"#;
+    assert!(blocks("/v1/completions", completion).contains(r#""text":"One two three.""#));
+}
+
+#[test]
+fn a_subset_of_the_tools_is_called_and_wrong_schemas_are_told_by_their_place() {
+    let mut chats = Chats::new();
+    let allowed = |mode: &str, name: &str| {
+        format!(
+            r#"{TOOLS},"tool_choice":{{"type":"allowed_tools","allowed_tools":{{"mode":"{mode}","tools":[{{"type":"function","function":{{"name":"{name}"}}}}]}}}}"#
+        )
+    };
+    // Both are scripted, one is allowed.
+    let whole = chats.whole(&ask("weather in Oslo", &allowed("auto", "get_time")));
+    assert_eq!(text(&whole, "choices.0.message.tool_calls.0.function.name"), "get_time");
+    assert!(at(&whole, "choices.0.message.tool_calls").unwrap().as_array().unwrap().len() == 1);
+    for name in ["get_time", "get_weather"] {
+        let whole = chats.whole(&ask("Hello", &allowed("required", name)));
+        assert_eq!(text(&whole, "choices.0.message.tool_calls.0.function.name"), name);
+    }
+    // In the prompt they all count.
+    let all = number(&chats.whole(&ask("Hello", TOOLS)), "usage.prompt_tokens");
+    let one =
+        number(&chats.whole(&ask("Hello", &allowed("auto", "get_time"))), "usage.prompt_tokens");
+    assert_eq!(all, one);
+    // Behind a custom tool, which is never called, the second place is the second place.
+    let wrong = r#""tools":[{"type":"custom","custom":{"name":"c"}},
+        {"type":"function","function":{"name":"f","parameters":{"type":"word"}}}],
+        "tool_choice":"required""#;
+    chats.refused(&ask("Hello", wrong), "tools[1].function.parameters.type", "one or a list");
+    let response = r#"{"model":"m","input":"weather in Oslo","tools":[
+        {"type":"function","name":"get_weather"},{"type":"function","name":"get_time"}],
+        "tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"get_time"}]}}"#;
+    chats.client.post("/v1/responses", response);
+    let answer = chats.client.response();
+    assert!(answer.text().contains(r#""name":"get_time","arguments""#), "{}", answer.text());
+    assert!(!answer.text().contains(r#""name":"get_weather","arguments""#), "{}", answer.text());
 }
 
 #[test]
