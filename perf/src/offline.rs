@@ -230,5 +230,6 @@ fn spec(workload: Workload) -> SchedulerSpec {
         prefill_order: PrefillOrder::Mixed,
         output_blocks: OutputBlocks::AsNeeded,
         cost: StepCost::Fixed(SimSpan::from_ms(20)),
+        residual: None,
     }
 }

@@ -37,9 +37,14 @@ pub struct Run {
 /// What a fit may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitting {
-    /// How tightly the constants are held to where they begin: 1 is the spread found over engines
-    /// and models, less is looser, 0 lets them go.
+    /// How tightly the constants of a step are held to where they begin, each for itself: 1 is the
+    /// spread found over engines and models, less is looser, 0 lets them go.
     pub prior: f64,
+    /// The same of the overhead of a request, which has nothing to do with the GPU.
+    pub request_prior: f64,
+    /// How much faster or slower than where it begins a step may be as a whole, all terms alike: the
+    /// standard deviation of its logarithm. 0: the terms know nothing of each other.
+    pub common: f64,
     /// How often the runs are lived through again with the constants found.
     pub rounds: u32,
     /// Which constants may move.
@@ -49,15 +54,34 @@ pub struct Fitting {
 }
 
 impl Default for Fitting {
+    /// For a server of one's own: it is as a whole faster or slower than its class (another release,
+    /// clock or host), and stays near the class's proportions. Of several such priors this one
+    /// predicted the other runs of a pair best after one run of it (`docs/cost-model.md`).
     fn default() -> Self {
-        Self { prior: 0.1, rounds: 8, free: Free::Telling, tolerance: 1e-9 }
+        Self {
+            prior: 5.0,
+            request_prior: 0.1,
+            common: 0.3,
+            rounds: 8,
+            free: Free::All,
+            tolerance: 1e-9,
+        }
+    }
+}
+
+impl Fitting {
+    /// What so many runs of one server can tell. One run tells little more than how fast the server
+    /// is as a whole; several, at other loads and lengths, tell the proportions of its terms, which are
+    /// therefore held less.
+    pub fn of(runs: usize) -> Self {
+        if runs > 1 { Self { prior: 0.2, ..Self::default() } } else { Self::default() }
     }
 }
 
 /// Which constants a fit may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
-    /// All: for many runs of many models and GPUs.
+    /// All.
     All,
     /// One of each kind that runs of a single deployment can tell apart; host time per layer, for
     /// example, cannot be told from host time per step. The others stay where they began.
@@ -148,8 +172,14 @@ pub fn solve(
     from: &Constants,
     fitting: Fitting,
 ) -> Constants {
-    let problem =
-        Problem { runs: runs.to_vec(), observed, prior: prior.logs(), start: *prior, fitting };
+    let problem = Problem {
+        runs: runs.to_vec(),
+        observed,
+        prior: prior.logs(),
+        start: *prior,
+        fitting,
+        precision: precision(fitting),
+    };
     problem.minimise(from)
 }
 
@@ -164,6 +194,44 @@ struct Problem<'a> {
     prior: [f64; COUNT],
     start: Constants,
     fitting: Fitting,
+    precision: Matrix,
+}
+
+type Matrix = [[f64; COUNT]; COUNT];
+
+/// How strongly the constants are held to where they began: the inverse of a covariance with a
+/// variance for each constant and one that the terms of a step share (Sherman and Morrison, 1950).
+fn precision(fitting: Fitting) -> Matrix {
+    const HELD: f64 = 1e9;
+    let own = Constant::ALL.map(|constant| {
+        let prior = match constant {
+            _ if fitting.free.holds(constant) => return HELD,
+            Constant::RequestOverhead => fitting.request_prior,
+            _ => fitting.prior,
+        };
+        prior / constant.spread().powi(2)
+    });
+    // A step that takes longer as a whole: times grow, shares of peaks shrink.
+    let together = Constant::ALL.map(|constant| match constant {
+        _ if fitting.free.holds(constant) => 0.0,
+        Constant::RequestOverhead | Constant::Overlap => 0.0,
+        Constant::HostPerStep
+        | Constant::HostPerLayer
+        | Constant::HostPerSequence
+        | Constant::AllReduceLatency => 1.0,
+        _ => -1.0,
+    });
+    let shared = fitting.common.powi(2);
+    let sum: f64 = own.iter().zip(together).map(|(own, part)| own * part * part).sum();
+    let share = shared / (1.0 + shared * sum);
+    let mut matrix = [[0.0; COUNT]; COUNT];
+    for a in 0..COUNT {
+        for b in 0..COUNT {
+            matrix[a][b] = -share * own[a] * together[a] * own[b] * together[b];
+        }
+        matrix[a][a] += own[a];
+    }
+    matrix
 }
 
 impl<'a> Problem<'a> {
@@ -173,7 +241,14 @@ impl<'a> Problem<'a> {
         start: &Constants,
         fitting: Fitting,
     ) -> Self {
-        Self { runs: runs.iter().collect(), observed, prior: start.logs(), start: *start, fitting }
+        Self {
+            runs: runs.iter().collect(),
+            observed,
+            prior: start.logs(),
+            start: *start,
+            fitting,
+            precision: precision(fitting),
+        }
     }
 
     /// Log ratios of simulated to measured, in units of what is usual.
@@ -208,22 +283,18 @@ impl<'a> Problem<'a> {
     }
 
     fn held(&self, logs: &[f64; COUNT]) -> f64 {
-        let strays = Constant::ALL.iter().zip(logs).zip(&self.prior);
-        strays
-            .map(|((&constant, log), prior)| self.stiffness(constant) * (log - prior).powi(2))
-            .sum()
+        let pull = self.pull(logs);
+        (0..COUNT).map(|place| (logs[place] - self.prior[place]) * pull[place]).sum()
     }
 
-    /// How strongly a constant is held to where it began.
-    fn stiffness(&self, constant: Constant) -> f64 {
-        if self.fitting.free.holds(constant) {
-            return 1e9;
-        }
-        self.fitting.prior / constant.spread().powi(2)
+    /// Half the slope of what holds the constants.
+    fn pull(&self, logs: &[f64; COUNT]) -> [f64; COUNT] {
+        self.precision
+            .map(|row| (0..COUNT).map(|place| row[place] * (logs[place] - self.prior[place])).sum())
     }
 
     /// J'WJ and J'Wr of the data alone, where W are the weights of the soft-L1 loss.
-    fn normal(&self, logs: &[f64; COUNT]) -> ([[f64; COUNT]; COUNT], [f64; COUNT]) {
+    fn normal(&self, logs: &[f64; COUNT]) -> (Matrix, [f64; COUNT]) {
         const STEP: f64 = 0.02;
         let here = self.residuals(logs);
         let slopes: Vec<Vec<f64>> = (0..COUNT)
@@ -259,10 +330,12 @@ impl<'a> Problem<'a> {
         let mut damping = 1e-2;
         for _ in 0..MOST_STEPS {
             let (mut matrix, mut vector) = self.normal(&logs);
-            for (place, &constant) in Constant::ALL.iter().enumerate() {
-                let stiffness = self.stiffness(constant);
-                matrix[place][place] += stiffness;
-                vector[place] += stiffness * (logs[place] - self.prior[place]);
+            let pull = self.pull(&logs);
+            for a in 0..COUNT {
+                vector[a] += pull[a];
+                for (cell, held) in matrix[a].iter_mut().zip(self.precision[a]) {
+                    *cell += held;
+                }
             }
             let mut moved = false;
             while damping < 1e8 {
@@ -311,7 +384,7 @@ impl<'a> Problem<'a> {
 }
 
 /// Gauss with pivots; a direction that the matrix says nothing about is not moved in.
-fn solved(mut matrix: [[f64; COUNT]; COUNT], mut vector: [f64; COUNT]) -> [f64; COUNT] {
+fn solved(mut matrix: Matrix, mut vector: [f64; COUNT]) -> [f64; COUNT] {
     for column in 0..COUNT {
         let pivot = (column..COUNT)
             .max_by(|&a, &b| matrix[a][column].abs().total_cmp(&matrix[b][column].abs()))

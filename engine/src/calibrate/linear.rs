@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::calibrate::constants::Constants;
-use crate::calibrate::rerun::{Outcome, Weighed, rerun};
+use crate::calibrate::rerun::{Outcome, Rerun, Weighed, rerun};
 use crate::calibrate::workload::{Metric, Workload};
 use crate::sim::Refusal;
 use crate::sim::scheduler::SchedulerSpec;
@@ -57,12 +57,8 @@ pub fn linearise(
     constants: &Constants,
     workload: &Workload,
 ) -> Result<Linear, Refusal> {
-    let StepCost::Roofline(base) = &spec.cost else {
-        unreachable!("a fixed step has no constants to fit")
-    };
-    let cost = Roofline { efficiency: constants.efficiency, ..base.clone() };
-    let spec = SchedulerSpec { cost: StepCost::Roofline(cost.clone()), ..spec.clone() };
-    let rerun = rerun(&spec, constants.request_overhead, workload)?;
+    let cost = with(spec, constants);
+    let rerun = relive(spec, constants, workload)?;
     let mut linear = Linear {
         kinds: kinds(&rerun.steps),
         seen: Metric::ALL.map(|metric| rerun.outcome.get(metric)),
@@ -75,6 +71,28 @@ pub fn linearise(
     linear.base = linear.sums(&linear.cost);
     linear.idle = (linear.outcome.seconds() - linear.base.all).max(0.0);
     Ok(linear)
+}
+
+/// Lives through `workload` with `constants`, every step taking exactly what the cost model says.
+///
+/// # Errors
+/// If the engine refuses a request.
+pub fn relive(
+    spec: &SchedulerSpec,
+    constants: &Constants,
+    workload: &Workload,
+) -> Result<Rerun, Refusal> {
+    let cost = StepCost::Roofline(with(spec, constants));
+    // Constants are means, so that no step strays.
+    let spec = SchedulerSpec { cost, residual: None, ..spec.clone() };
+    rerun(&spec, constants.request_overhead, workload)
+}
+
+fn with(spec: &SchedulerSpec, constants: &Constants) -> Roofline {
+    let StepCost::Roofline(base) = &spec.cost else {
+        unreachable!("a fixed step has no constants to fit")
+    };
+    Roofline { efficiency: constants.efficiency, ..base.clone() }
 }
 
 fn kinds(steps: &[Weighed]) -> Vec<Kind> {

@@ -16,14 +16,16 @@ mod linear;
 mod report;
 mod rerun;
 mod results;
+mod spread;
 mod table;
 mod workload;
 
 pub use constants::{Constant, Constants};
 pub use fit::{Fit, Fitting, Free, Observed, Run, Trust, fit, solve};
-pub use linear::{Linear, linearise};
+pub use linear::{Linear, linearise, relive};
 pub use report::{Report, written};
 pub use rerun::{Outcome, Rerun, Timing, rerun};
 pub use results::{Measured, read_json};
+pub use spread::{Gaps, Ratio, Spread, fit_residual};
 pub use table::{Row, observed, table, workload};
 pub use workload::{Load, Metric, Request, Workload};

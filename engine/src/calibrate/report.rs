@@ -71,9 +71,9 @@ impl Report<'_> {
         }
         if self.runs.len() == 1 {
             warnings.push(
-                "one run fixes as many constants as it has figures; the others moved with them by \
-                 their usual spread. A second run at another concurrency *and* prompt length tells \
-                 far more"
+                "one run fixes as many constants as it has figures; the others moved with them, \
+                 mostly in proportion. A second run at another concurrency *and* prompt length \
+                 tells far more"
                     .to_owned(),
             );
         } else if self
@@ -162,7 +162,7 @@ impl fmt::Display for Report<'_> {
         for (title, wanted) in [
             ("told by the runs", Trust::Measured),
             ("told in part", Trust::Weak),
-            ("as they were", Trust::Assumed),
+            ("not told, moved with the others if at all", Trust::Assumed),
         ] {
             let names: Vec<&str> = Constant::ALL
                 .iter()

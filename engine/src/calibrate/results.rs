@@ -9,6 +9,7 @@
 use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 
 use crate::calibrate::fit::Observed;
+use crate::calibrate::spread::Gaps;
 use crate::calibrate::workload::{Load, Metric, Request, Workload};
 use crate::units::{SimSpan, Tokens};
 
@@ -21,6 +22,8 @@ pub struct Measured {
     pub workload: Workload,
     /// What it saw.
     pub observed: Vec<Observed>,
+    /// The gaps between tokens, if the result has their percentiles.
+    pub gaps: Option<Gaps>,
 }
 
 /// Deeper than any result is.
@@ -115,6 +118,7 @@ struct Parts {
     ttft: Option<Observed>,
     tpot: Option<Observed>,
     output_rate: Option<f64>,
+    gaps: Option<Gaps>,
 }
 
 impl Parts {
@@ -139,8 +143,14 @@ impl Parts {
             Some(rate) => workload.at_rate(rate),
             None => workload,
         };
-        Ok(Measured { name: self.name, workload, observed })
+        Ok(Measured { name: self.name, workload, observed, gaps: self.gaps })
     }
+}
+
+/// The percentiles of ITL, by their names.
+fn gaps(percentile: impl Fn(&str) -> Option<f64>) -> Option<Gaps> {
+    let over_zero = |name| percentile(name).filter(|&value| value > 0.0);
+    Some(Gaps { p50: percentile("p50")?, p90: over_zero("p90"), p99: over_zero("p99") })
 }
 
 /// So many requests, all of the mean length.
@@ -249,6 +259,10 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
             tpot: middle("tpot", TPOT, 1.0).or_else(|| middle("itl", TPOT, 1.0)),
             output_rate: path(level, &["throughput", "output_tokens_per_s"])
                 .and_then(|rate| rate.as_f64()),
+            gaps: gaps(|name| {
+                let percentiles = latency("itl")?.get("percentiles")?;
+                number(percentiles, name).or(number(percentiles, &name[1..])).map(|ms| ms * 1e-3)
+            }),
         };
         runs.push(parts.measured()?);
     }
@@ -312,6 +326,10 @@ fn vllm(value: &Value, at: &str) -> Result<Measured, String> {
         ttft: seen(ttft.0, ttft.1, TTFT, 1e-3, 0.5),
         tpot: seen(tpot.0, tpot.1, TPOT, 1e-3, 1.0),
         output_rate: positive(value, "output_throughput"),
+        gaps: gaps(|name| {
+            let name = if name == "p50" { "median" } else { name };
+            number(value, &format!("{name}_itl_ms")).map(|ms| ms * 1e-3)
+        }),
     }
     .measured()
 }
@@ -364,6 +382,8 @@ fn aiperf(value: &Value, records: &Value) -> Result<Measured, String> {
         ttft: figure("time_to_first_token", TTFT, 0.5),
         tpot: figure("inter_token_latency", TPOT, 1.0),
         output_rate: stat("output_token_throughput", "avg"),
+        // Its percentiles of ITL are of requests' means, not of gaps.
+        gaps: None,
     }
     .measured()
 }

@@ -28,6 +28,8 @@ pub struct EngineClass {
     pub request_overhead: SimSpan,
     /// What the engine gives to its KV cache.
     pub kv_memory: KvMemory,
+    /// Which routed experts its steps read.
+    pub expert_reads: ExpertReads,
     /// What the engine does with prefills.
     pub prefill_order: PrefillOrder,
     /// When the engine sets blocks aside for outputs.
@@ -56,7 +58,7 @@ pub const ERRORS_FROM: &str = "cargo run --release -p llmsim-perf -- calibration
 /// What an engine class is for; `any` in the one that was fitted on nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// `vllm`, `vllm-v0`, `trtllm` or `sglang`.
+    /// `vllm`, `vllm-v0`, `trtllm`, `sglang` and so on.
     pub family: &'static str,
     /// The GPUs' architecture, as [`architecture`](super::architecture) names it.
     pub architecture: &'static str,
@@ -64,6 +66,19 @@ pub struct Scope {
     pub weights: &'static str,
     /// `dense` or `moe`.
     pub models: &'static str,
+    /// How the release begins that it is for; empty if it is for all that have no class of their own.
+    pub release: &'static str,
+    /// Which classes were fitted from a common set: releases of an engine that behave alike.
+    pub pool: &'static str,
+}
+
+/// Which routed experts a step reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertReads {
+    /// Those that at least one token picks.
+    Picked,
+    /// All, however few are picked: engines whose kernels go through all of them.
+    All,
 }
 
 /// How an engine sizes its KV cache.
@@ -85,6 +100,8 @@ static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
             architecture: row.text("architecture"),
             weights: row.text("weights"),
             models: row.text("models"),
+            release: row.text("release"),
+            pool: row.text("pool"),
         },
         efficiency: Efficiency {
             weight_bandwidth: row.number("mbu"),
@@ -102,6 +119,10 @@ static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
         kv_memory: match row.text("kv_memory") {
             "of_rest" => KvMemory::OfRest,
             _ => KvMemory::OfTotal,
+        },
+        expert_reads: match row.text("expert_reads") {
+            "all" => ExpertReads::All,
+            _ => ExpertReads::Picked,
         },
         prefill_order: match row.text("prefill_order") {
             "first" => PrefillOrder::First,
@@ -150,7 +171,7 @@ mod tests {
     #[test]
     fn every_class_is_a_set_that_can_be() {
         assert_eq!(EngineClass::generic().id, "generic");
-        assert_eq!(engine_classes().len(), 37);
+        assert_eq!(engine_classes().len(), 40);
         for class in engine_classes() {
             let e = class.efficiency;
             for share in [

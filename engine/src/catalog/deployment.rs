@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Attention, EngineClass, GpuShape, KvMemory, ModelShape};
+use super::{Attention, EngineClass, ExpertReads, GpuShape, KvMemory, ModelShape};
 use crate::sim::scheduler::cost::{Efficiency, Roofline, StepShape};
 use crate::units::{Blocks, Bytes, SimSpan, Tokens};
 
@@ -227,10 +227,13 @@ pub struct Derived {
 /// The context at which [`Derived::decode_steps`] are stated.
 pub const DECODE_CONTEXT: u64 = 1024;
 
-/// The batches of which a decode step's time is told: 1, 16 and 256, as far as so many run at once,
-/// and the most that do.
-pub fn decode_batches(max_num_seqs: u32) -> impl Iterator<Item = u32> {
-    [1, 16, 256].into_iter().filter(move |&batch| batch < max_num_seqs).chain([max_num_seqs.max(1)])
+/// The batches of which a decode step's time is told: 1, 16 and 256, as far as so many can run at
+/// once, and the most that can: no more than `max_num_seqs`, and no more than have
+/// [`DECODE_CONTEXT`] tokens each in a cache of `kv_tokens`.
+pub fn decode_batches(max_num_seqs: u32, kv_tokens: u64) -> impl Iterator<Item = u32> {
+    let fit = u32::try_from(kv_tokens / DECODE_CONTEXT).unwrap_or(u32::MAX);
+    let most = max_num_seqs.min(fit).max(1);
+    [1, 16, 256].into_iter().filter(move |&batch| batch < most).chain([most])
 }
 
 impl Deployment<'_> {
@@ -354,7 +357,7 @@ impl Deployment<'_> {
             dense_weight_bytes: model.dense_params as f64 * self.dense_bytes_per_param()
                 + model.head_params as f64 * 2.0,
             expert_weight_bytes: model.expert_params as f64 * self.weight_dtype().bytes(),
-            expert_share: if model.experts == 0 {
+            expert_share: if model.experts == 0 || self.class.expert_reads == ExpertReads::All {
                 1.0
             } else {
                 f64::from(model.experts_per_token) / f64::from(model.experts)
@@ -451,6 +454,7 @@ impl Deployment<'_> {
         let bytes = |value: f64| Bytes::new(value.round() as u64);
         // Block 0 is the placeholder.
         let usable = Blocks::new(blocks.get().saturating_sub(1));
+        let kv_tokens = u64::from(usable.get()) * u64::from(self.memory.block_size.get());
         let decode = |batch: u32| {
             let shape = StepShape {
                 sequences: batch,
@@ -484,10 +488,10 @@ impl Deployment<'_> {
             reserved_per_gpu: bytes(self.reserved_bytes_per_gpu()),
             hbm: self.gpu.hbm,
             gpu_memory_utilization: self.memory.gpu_memory_utilization,
-            kv_tokens: u64::from(usable.get()) * u64::from(self.memory.block_size.get()),
+            kv_tokens,
             blocks: usable,
             block_size: self.memory.block_size,
-            decode_steps: decode_batches(self.memory.max_num_seqs).map(decode).collect(),
+            decode_steps: decode_batches(self.memory.max_num_seqs, kv_tokens).map(decode).collect(),
             prefill_tokens_per_second: chunk as f64 / prefill.total.as_secs_f64().max(1e-9),
         }
     }
@@ -596,8 +600,9 @@ mod tests {
 
     #[test]
     fn uncalibrated_decode_steps_are_near_the_measured_ones() {
-        // Qwen3-14B, bf16, H100, about 1,100 tokens of context: 11.23 ms at batch 1, 12.15 at 11.
-        for (class, tolerance) in [("vllm-v1-hopper-bf16", 0.06), ("generic", 0.12)] {
+        // Qwen3-14B, bf16, H100, about 1,100 tokens of context: 11.23 ms at batch 1, 12.15 at 11. A
+        // preset alone is meant to be within 10 % at the median.
+        for (class, tolerance) in [("vllm-v1-hopper-bf16", 0.1), ("generic", 0.12)] {
             let cost = deployment("h100-sxm", "qwen3-14b", class).plan().unwrap().cost;
             for (batch, measured_ms) in [(1, 11.23), (4, 11.57), (8, 11.84), (11, 12.15)] {
                 let step = cost.time(&StepShape {
@@ -710,16 +715,23 @@ mod tests {
 
     #[test]
     fn decode_steps_are_told_of_batches_that_can_be() {
-        for (most, told) in [
-            (1, &[1][..]),
-            (8, &[1, 8]),
-            (16, &[1, 16]),
-            (64, &[1, 16, 64]),
-            (256, &[1, 16, 256]),
-            (1024, &[1, 16, 256, 1024]),
+        // 1,000 usable blocks of 16 tokens hold 15 contexts of 1,024; 18,037 hold 281.
+        for (most, blocks, told) in [
+            (1, 18_038, &[1][..]),
+            (8, 18_038, &[1, 8]),
+            (16, 18_038, &[1, 16]),
+            (64, 18_038, &[1, 16, 64]),
+            (256, 18_038, &[1, 16, 256]),
+            (1024, 18_038, &[1, 16, 256, 281]),
+            (1024, 65_537, &[1, 16, 256, 1024]),
+            (1024, 1_001, &[1, 15]),
+            (1024, 3, &[1]),
         ] {
-            assert_eq!(decode_batches(most).collect::<Vec<_>>(), told);
-            let memory = Memory { max_num_seqs: most, ..Memory::default() };
+            let memory = Memory {
+                max_num_seqs: most,
+                num_gpu_blocks_override: Some(Blocks::new(blocks)),
+                ..Memory::default()
+            };
             let derived = Deployment { memory, ..qwen() }.plan().unwrap().derived;
             assert!(derived.decode_steps.iter().map(|step| &step.0).eq(told), "{derived}");
         }

@@ -17,7 +17,8 @@ mod hf_config;
 mod models;
 
 pub use classes::{
-    ERRORS_FROM, EngineClass, KvMemory, Scope, StatedError, engine_class, engine_classes,
+    ERRORS_FROM, EngineClass, ExpertReads, KvMemory, Scope, StatedError, engine_class,
+    engine_classes,
 };
 pub use deployment::{
     DECODE_CONTEXT, Deployment, Derived, KvCacheDtype, Memory, Plan, Problem, WeightDtype,

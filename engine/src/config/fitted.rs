@@ -46,6 +46,33 @@ pub fn with_constants(
     serde_yaml::to_string(&root).map_err(|error| error.to_string())
 }
 
+/// The text of a models file whose model number `model` has these numbers under `step_residual:`;
+/// the seed stays as it was.
+///
+/// # Errors
+/// If the text is no models file, or has no such model.
+pub fn with_step_residual(
+    text: &str,
+    model: usize,
+    numbers: &[(&str, f64)],
+) -> Result<String, String> {
+    let mut root: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    let entry = root
+        .get_mut("models")
+        .and_then(|models| models.get_mut(model))
+        .and_then(Value::as_mapping_mut)
+        .ok_or_else(|| format!("there is no `models[{model}]`"))?;
+    let key = Value::from("step_residual");
+    let seed = entry.get(&key).and_then(|section| section.get("seed")).cloned();
+    let mut section = Mapping::new();
+    section.insert("seed".into(), seed.unwrap_or(0.into()));
+    for &(name, value) in numbers {
+        section.insert(name.into(), value.into());
+    }
+    entry.insert(key, Value::Mapping(section));
+    serde_yaml::to_string(&root).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +87,10 @@ mod tests {
             "hardware:\n  mine:\n    hbm_gib: 80\nmodels:\n- name: a\n- name: b\n  efficiency:\n    \
              overlap: 1.5\n  latency:\n    request_overhead_ms: 20.0\n"
         );
+        let text = "models:\n- name: a\n  step_residual: {seed: 5, tail_factor: 3}\n";
+        let out = with_step_residual(text, 0, &[("sigma", 0.25)]).unwrap();
+        assert_eq!(out, "models:\n- name: a\n  step_residual:\n    seed: 5\n    sigma: 0.25\n");
+        assert!(with_step_residual(text, 1, &[]).is_err());
         assert!(with_constants(text, 2, &[], None).is_err());
         assert!(with_constants("[", 0, &[], None).is_err());
     }

@@ -22,7 +22,7 @@ mod tokenizer;
 mod tree;
 mod value;
 
-pub use fitted::with_constants;
+pub use fitted::{with_constants, with_step_residual};
 pub use problem::{Problem, Problems};
 pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec};
 pub use tree::{MAX_BYTES, Place};

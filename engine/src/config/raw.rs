@@ -65,6 +65,7 @@ pub(super) struct Model {
     pub(super) settings: Settings,
     pub(super) latency: Latency,
     pub(super) efficiency: Efficiency,
+    pub(super) step_residual: Option<StepResidual>,
     pub(super) faults: Option<Value>,
     /// The file of its tokenizer.
     pub(super) reasoning: Thinking,
@@ -131,6 +132,17 @@ pub(super) struct Settings {
 pub(super) struct Latency {
     pub(super) scheduler_overhead_ms: Option<Placed<f64>>,
     pub(super) request_overhead_ms: Option<Placed<f64>>,
+}
+
+/// `step_residual:`.
+#[derive(Debug)]
+pub(super) struct StepResidual {
+    pub(super) at: Place,
+    pub(super) path: String,
+    pub(super) seed: Option<Placed<u64>>,
+    pub(super) sigma: Option<Placed<f64>>,
+    pub(super) tail_probability: Option<Placed<f64>>,
+    pub(super) tail_factor: Option<Placed<f64>>,
 }
 
 /// `efficiency:`.
@@ -282,6 +294,7 @@ impl Model {
             settings: Settings::default(),
             latency: Latency::default(),
             efficiency: Efficiency::default(),
+            step_residual: None,
             faults: fields.take(report, "faults", &[]),
             tokenizer: tokenizer::file(&mut fields, report),
             reasoning: reasoning::read(&mut fields, report),
@@ -322,6 +335,9 @@ impl Model {
         }
         if let Some(section) = fields.section(report, "efficiency") {
             model.efficiency = Efficiency::read(section, report);
+        }
+        if let Some(section) = fields.section(report, "step_residual") {
+            model.step_residual = Some(StepResidual::read(section, report));
         }
         model.settings.read(&mut fields, report);
         fields.close(report, belongs);
@@ -490,6 +506,21 @@ fn once<T>(slot: &mut Option<Placed<T>>, value: Placed<T>, name: &str, report: &
                 format!("`{name}` is already set by `{}` on line {}", first.path, first.at.line);
             report.add(value.at, &value.path, message, Hint::new("keep one of them"));
         }
+    }
+}
+
+impl StepResidual {
+    fn read(mut section: Fields, report: &mut Report<'_>) -> Self {
+        let residual = Self {
+            at: section.at,
+            path: section.path.clone(),
+            seed: section.whole(report, "seed", &[], 0..=u64::MAX),
+            sigma: section.number(report, "sigma", &[], Range::Part),
+            tail_probability: section.number(report, "tail_probability", &[], Range::Part),
+            tail_factor: section.number(report, "tail_factor", &[], Range::AtLeastOne),
+        };
+        section.close(report, belongs);
+        residual
     }
 }
 

@@ -154,6 +154,11 @@ fn resolve(
         });
     }
 
+    if let Some(residual) = &model.step_residual {
+        let message = format!("`engine: {engine}` has no steps that could stray");
+        let hint = "remove it, or use `engine: scheduler`";
+        report.add(residual.at, &residual.path, message, Hint::new(hint));
+    }
     if let Some(hardware) = &model.hardware {
         find_hardware(hardware, profiles, report);
     }

@@ -12,7 +12,7 @@ use crate::catalog::{
 };
 use crate::sim::scheduler::cost::{Efficiency, Overlap, Roofline, StepCost};
 use crate::sim::scheduler::{
-    FreedBlocks, OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling,
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Residual, SchedulerSpec, Scheduling,
 };
 use crate::units::{Blocks, Bytes, SimSpan, Tokens};
 
@@ -62,7 +62,10 @@ pub(super) fn resolve(
     let parts = parts?;
     let block_size = block_size(&model.settings);
     fits_one_request(model, parts.context, parts.num_blocks, block_size, report)?;
-    let spec = spec(&model.settings, &limits, &parts);
+    let spec = SchedulerSpec {
+        residual: residual(model, report),
+        ..spec(&model.settings, &limits, &parts)
+    };
     Some(Resolved {
         spec,
         basis: parts.basis,
@@ -415,6 +418,29 @@ pub(super) fn adjusted(base: Efficiency, model: &raw::Model) -> Efficiency {
     }
 }
 
+/// `step_residual:`; what it does not say does nothing.
+fn residual(model: &raw::Model, report: &mut Report<'_>) -> Option<Residual> {
+    /// Beyond this a mean says nothing.
+    const MOST: f64 = 1_000.0;
+    let section = model.step_residual.as_ref()?;
+    if let Some(factor) = section.tail_factor.as_ref().filter(|factor| factor.value > MOST) {
+        let message = format!("`tail_factor` is {}, more than {MOST}", factor.value);
+        let hint = "a pause of seconds is a fault, not jitter: see `faults:`";
+        report.add(factor.at, &factor.path, message, Hint::new(hint));
+    }
+    if let Some(share) = section.tail_probability.as_ref().filter(|share| share.value > 0.5) {
+        let message = format!("`tail_probability` is {}, more than half", share.value);
+        let hint = "it is the share of steps that take unusually long; write 0.5 or less";
+        report.add(share.at, &share.path, message, Hint::new(hint));
+    }
+    Some(Residual {
+        seed: value_or(&section.seed, 0),
+        sigma: value_or(&section.sigma, 0.0),
+        tail_probability: value_or(&section.tail_probability, 0.0),
+        tail_factor: value_or(&section.tail_factor, 1.0),
+    })
+}
+
 fn spec(settings: &raw::Settings, limits: &Limits, parts: &Parts) -> SchedulerSpec {
     let count = |value: &Option<Placed<u64>>| value.as_ref().map(|value| value.value as u32);
     SchedulerSpec {
@@ -456,6 +482,7 @@ fn spec(settings: &raw::Settings, limits: &Limits, parts: &Parts) -> SchedulerSp
             None => parts.output_blocks,
         },
         cost: StepCost::Roofline(parts.cost.clone()),
+        residual: None,
     }
 }
 

@@ -34,6 +34,9 @@ pub fn line(gpu: GpuName<'_>, log: &StepLog, step: &StepRecord, out: &mut Vec<u8
         terms.all_reduce.as_ns(),
         terms.host.as_ns()
     );
+    if let Some(factor) = step.residual {
+        put!(out, ",\"residual\":{factor}");
+    }
     out.extend_from_slice(b",\"tokens\":");
     put_list(*b"{}", log.granted(step), out, |granted, out| {
         put_job(granted.job, out);
@@ -127,6 +130,24 @@ mod tests {
             assert_eq!(line, expected);
         }
         assert_eq!(text.lines().count(), expected.len());
+    }
+
+    #[test]
+    fn a_step_that_strays_says_by_how_much() {
+        use crate::sim::scheduler::Residual;
+        let story = samples::a_long_prompt_is_preempted_by_decode();
+        let mut step = *story.log.steps().first().unwrap();
+        // Half of the steps take three times as long as the others: 0.5 and 1.5.
+        let residual = Residual { seed: 0, sigma: 0.0, tail_probability: 0.5, tail_factor: 3.0 };
+        step.residual = Some(residual.factor(1));
+        let mut out = Vec::new();
+        line(story.gpu, &story.log, &step, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let half = text.contains(r#""host":1000000},"residual":0.500000,"tokens":"#);
+        let more = text.contains(r#""host":1000000},"residual":1.500000,"tokens":"#);
+        assert!(half != more, "{text}");
+        let value: sonic_rs::Value = sonic_rs::from_str(&text).unwrap();
+        assert!(sonic_rs::JsonValueTrait::is_object(&value), "{text}");
     }
 
     #[test]

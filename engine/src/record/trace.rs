@@ -111,6 +111,9 @@ impl Trace {
         for (name, span) in terms {
             put!(out, "\"{name}\":{},", span.as_secs_f64() * 1e3);
         }
+        if let Some(factor) = step.residual {
+            put!(out, "\"residual\":{factor},");
+        }
         out.extend_from_slice(b"\"preempted\":");
         put_list(*b"[]", log.preempted(step), out, |job, out| put!(out, "\"{job}\""));
         put!(out, ",\"admission stopped\":\"{}\"}}}}", step.admission.as_str());
@@ -313,6 +316,22 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn a_step_that_strays_says_by_how_much() {
+        use crate::sim::scheduler::Residual;
+        let story = samples::a_long_prompt_is_preempted_by_decode();
+        let mut out = Vec::new();
+        let mut trace = Trace::begin(&mut out);
+        let gpu = trace.gpu(story.gpu, &mut out);
+        let mut step = *story.log.steps().first().unwrap();
+        let residual = Residual { seed: 0, sigma: 0.0, tail_probability: 0.0, tail_factor: 1.0 };
+        step.residual = Some(residual.factor(1));
+        out.clear();
+        trace.step(gpu, &story.log, &step, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains(r#""host ms":1,"residual":1.000000,"preempted":"#), "{text}");
     }
 
     #[test]

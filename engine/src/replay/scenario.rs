@@ -209,6 +209,7 @@ impl Scenario {
             prefill_order: PrefillOrder::Mixed,
             output_blocks: OutputBlocks::AsNeeded,
             cost: StepCost::Fixed(SimSpan::from_ms(1)),
+            residual: None,
         }
     }
 

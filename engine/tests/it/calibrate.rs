@@ -1,8 +1,8 @@
 //! From measured runs back to the constants that made them.
 
 use llmsim_engine::calibrate::{
-    Constant, Constants, Fitting, Load, Metric, Observed, Report, Run, Trust, Workload, fit,
-    linearise, rerun,
+    Constant, Constants, Fitting, Free, Load, Metric, Observed, Report, Run, Trust, Workload, fit,
+    linearise, read_json, rerun,
 };
 use llmsim_engine::catalog::{
     Deployment, KvCacheDtype, Memory, WeightDtype, engine_class, gpu, model,
@@ -76,11 +76,17 @@ fn the_constants_that_made_the_runs_are_found_again() {
     .into_iter()
     .map(|workload| measured(&spec, &truth, workload, BOTH))
     .collect();
-    let fitting = Fitting { prior: 1e-3, ..Fitting::default() };
+    let fitting = Fitting {
+        prior: 1e-4,
+        request_prior: 1e-4,
+        common: 0.0,
+        free: Free::Telling,
+        ..Fitting::default()
+    };
     let found = fit(&runs, &preset, fitting).unwrap();
     for (constant, _) in changed {
         let (found, truth) = (found.constants.get(constant).unwrap(), truth.get(constant).unwrap());
-        assert!((found / truth - 1.0).abs() < 0.01, "{}: {found}, not {truth}", constant.key());
+        assert!((found / truth - 1.0).abs() < 0.02, "{}: {found}, not {truth}", constant.key());
     }
     for (run, linear) in runs.iter().zip(&found.runs) {
         for seen in &run.observed {
@@ -191,7 +197,7 @@ fn the_published_steps_of_qwen3_14b_are_met_after_calibration() {
     let mut eleven = alone.clone();
     eleven.workload = Workload::drawn(Load::Closed { concurrency: 11 }, 11, 32.0, 2137.0, 1.0);
     eleven.observed = vec![Observed { metric: Metric::MeanTpot, value: 12.15e-3, weight: 1.0 }];
-    let found = fit(&[alone, eleven], &preset, Fitting::default()).unwrap();
+    let found = fit(&[alone, eleven], &preset, Fitting::of(2)).unwrap();
     let cost = Roofline { efficiency: found.constants.efficiency, ..base.clone() };
     let decode = |batch: u32| StepShape {
         sequences: batch,
@@ -217,5 +223,126 @@ fn the_published_steps_of_qwen3_14b_are_met_after_calibration() {
     ] {
         let ms = cost.time(&shape).total.as_secs_f64() * 1e3;
         assert!((ms / published - 1.0).abs() < 0.03, "{ms} ms, published {published} ms");
+    }
+}
+
+/// What `llmsim-bench --save-detailed` writes of a run on a server with these constants.
+fn bench_result(spec: &SchedulerSpec, truth: &Constants, runs: &[(&str, Workload)]) -> String {
+    let levels: Vec<String> = runs
+        .iter()
+        .map(|(name, workload)| {
+            let Load::Closed { concurrency } = workload.load else { panic!("a closed loop") };
+            let outcome = linearise(spec, truth, workload).unwrap().outcome;
+            let ms = |metric| outcome.get(metric).unwrap() * 1e3;
+            let records: Vec<String> = workload
+                .requests
+                .iter()
+                .zip(&outcome.requests)
+                .map(|(request, timing)| {
+                    format!(
+                        r#"{{"prompt_tokens":{},"output_tokens":{},"sent_s":{}}}"#,
+                        request.prompt.get(),
+                        request.output.get(),
+                        (timing.sent - llmsim_engine::units::SimTime::ZERO).as_secs_f64()
+                    )
+                })
+                .collect();
+            format!(
+                r#"{{"name":"{name}","load":{{"kind":"closed_loop","concurrency":{concurrency}}},
+                    "latency_ms":{{"ttft":{{"mean":{}}},"tpot":{{"mean":{}}}}},
+                    "throughput":{{"output_tokens_per_s":{}}},"records":[{}]}}"#,
+                ms(Metric::MeanTtft),
+                ms(Metric::MeanTpot),
+                outcome.get(Metric::OutputRate).unwrap(),
+                records.join(",")
+            )
+        })
+        .collect();
+    format!(r#"{{"tool":"llmsim-bench","levels":[{}]}}"#, levels.join(","))
+}
+
+/// The largest error of the fitted constants on workloads that were not measured.
+fn worst(spec: &SchedulerSpec, truth: &Constants, found: &Constants, metric: Metric) -> f64 {
+    [
+        closed(1, 300.0, 100.0),
+        closed(4, 6000.0, 60.0),
+        closed(32, 1000.0, 200.0),
+        closed(96, 400.0, 150.0),
+    ]
+    .iter()
+    .map(|workload| {
+        let seen = |constants| linearise(spec, constants, workload).unwrap().outcome.get(metric);
+        (seen(found).unwrap() / seen(truth).unwrap() - 1.0).abs()
+    })
+    .fold(0.0, f64::max)
+}
+
+fn from_result(spec: &SchedulerSpec, text: &str, start: &Constants) -> Constants {
+    let runs: Vec<Run> = read_json(text)
+        .unwrap()
+        .into_iter()
+        .map(|run| Run { spec: spec.clone(), workload: run.workload, observed: run.observed })
+        .collect();
+    fit(&runs, start, Fitting::of(runs.len())).unwrap().constants
+}
+
+/// The same GPU under a release that takes 1.3 times as long for everything, behind a proxy that
+/// costs a request 60 ms more. One run tells two numbers, and these are two: where the prior is
+/// right that a server is slower as a whole, a run at one load predicts all others: at most a third
+/// of the difference is left of ITL and throughput anywhere, as the terms may still stray a little from
+/// their proportions; of a TTFT, half.
+#[test]
+fn a_server_that_is_slower_as_a_whole_is_known_from_one_run() {
+    let (spec, preset) = qwen();
+    let slower = [
+        (Constant::WeightBandwidth, 1.0 / 1.3),
+        (Constant::LinearCompute, 1.0 / 1.3),
+        (Constant::KvBandwidth, 1.0 / 1.3),
+        (Constant::AttentionCompute, 1.0 / 1.3),
+        (Constant::HostPerStep, 1.3),
+        (Constant::HostPerLayer, 1.3),
+        (Constant::HostPerSequence, 1.3),
+    ];
+    let truth = slower.into_iter().fold(preset, |constants, (constant, factor)| {
+        constants.with(constant, preset.get(constant).unwrap() * factor)
+    });
+    let overhead = preset.get(Constant::RequestOverhead).unwrap() + 60.0;
+    let truth = truth.with(Constant::RequestOverhead, overhead);
+    let text = bench_result(&spec, &truth, &[("16 at a time", closed(16, 1000.0, 150.0))]);
+    let found = from_result(&spec, &text, &preset);
+    for (metric, tolerance) in
+        [(Metric::MeanTpot, 0.1), (Metric::OutputRate, 0.1), (Metric::MeanTtft, 0.15)]
+    {
+        let error = worst(&spec, &truth, &found, metric);
+        assert!(error < tolerance, "{metric:?}: {error}");
+    }
+    // Before, it was off by the whole 30 %.
+    assert!(worst(&spec, &truth, &preset, Metric::MeanTpot) > 0.2);
+}
+
+/// A server whose terms differ each in its own direction, by as much as engines of a kind do. Two
+/// runs at different loads and lengths leave few per cent of ITL and throughput. A long prompt's TTFT,
+/// which neither of them has much of, keeps more.
+#[test]
+fn a_server_with_other_proportions_is_known_from_two_runs() {
+    let (spec, preset) = qwen();
+    let changed = [
+        (Constant::WeightBandwidth, 0.85),
+        (Constant::LinearCompute, 0.75),
+        (Constant::KvBandwidth, 0.9),
+        (Constant::HostPerStep, 2.0),
+        (Constant::HostPerSequence, 1.5),
+        (Constant::RequestOverhead, 2.0),
+    ];
+    let truth = changed.into_iter().fold(preset, |constants, (constant, factor)| {
+        constants.with(constant, preset.get(constant).unwrap() * factor)
+    });
+    let runs = [("low", closed(2, 3000.0, 100.0)), ("high", closed(64, 500.0, 150.0))];
+    let found = from_result(&spec, &bench_result(&spec, &truth, &runs), &preset);
+    for (metric, tolerance) in
+        [(Metric::MeanTpot, 0.05), (Metric::OutputRate, 0.05), (Metric::MeanTtft, 0.25)]
+    {
+        let error = worst(&spec, &truth, &found, metric);
+        assert!(error < tolerance, "{metric:?}: {error}");
     }
 }

@@ -6,7 +6,7 @@ use llmsim_engine::config::{self, Basis, Config, Problem, Problems, Source};
 use llmsim_engine::seed::{Generator, Seed};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::{StepCost, StepShape};
-use llmsim_engine::sim::scheduler::{Policy, SchedulerSpec, Scheduling};
+use llmsim_engine::sim::scheduler::{Policy, Residual, SchedulerSpec, Scheduling};
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::units::{SimSpan, Tokens};
 
@@ -683,4 +683,41 @@ models:
             assert!(problems.contains(told), "{faults}\n{problems}");
         }
     }
+}
+
+#[test]
+fn steps_stray_only_where_a_section_says_so() {
+    let model = |more: &str| {
+        let text = format!(
+            "models:\n  - name: m\n    engine: scheduler\n    model: llama-3.1-8b\n    \
+             hardware: h100-sxm\n    context_length: 4096\n{more}"
+        );
+        models(&text)
+    };
+    assert_eq!(scheduler(&good(model("")), "m").residual, None);
+    let config = good(model(
+        "    step_residual: {seed: 3, sigma: 0.05, tail_probability: 0.01, tail_factor: 4}\n",
+    ));
+    assert_eq!(
+        scheduler(&config, "m").residual,
+        Some(Residual { seed: 3, sigma: 0.05, tail_probability: 0.01, tail_factor: 4.0 })
+    );
+    let config = good(model("    step_residual: {sigma: 0.1}\n"));
+    assert_eq!(
+        scheduler(&config, "m").residual,
+        Some(Residual { seed: 0, sigma: 0.1, tail_probability: 0.0, tail_factor: 1.0 })
+    );
+    for (wrong, word) in [
+        ("{sigma: 1}", "sigma"),
+        ("{sigma: -0.1}", "sigma"),
+        ("{tail_probability: 0.6}", "more than half"),
+        ("{tail_factor: 0.5}", "tail_factor"),
+        ("{tail_factor: 2000}", "more than 1000"),
+        ("{width: 1}", "width"),
+    ] {
+        let problems = model(&format!("    step_residual: {wrong}\n")).unwrap_err().to_string();
+        assert!(problems.contains(word), "{wrong}: {problems}");
+    }
+    let text = "models:\n  - {name: m, context_length: 100, step_residual: {sigma: 0.1}}\n";
+    assert!(models(text).unwrap_err().to_string().contains("no steps that could stray"));
 }

@@ -13,7 +13,8 @@ use llmsim_engine::faults::{self, GpuAt, Timed};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::sim::scheduler::{
-    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Recording, SchedulerSpec, Scheduling, StepLog,
+    FreedBlocks, OutputBlocks, Policy, PrefillOrder, Recording, Residual, Scheduler, SchedulerSpec,
+    Scheduling, StepLog, StepRecord,
 };
 use llmsim_engine::sim::solo::FixedRateSpec;
 use llmsim_engine::sim::{BlockHash, Engine, EngineSpec, Event, Finish, Job, Verdict, What};
@@ -388,6 +389,7 @@ impl<'a> Settings<'a> {
                 false => OutputBlocks::AsNeeded,
             },
             cost: StepCost::Fixed(self.time("step", SimTime::from_ns(10_000_000))? - SimTime::ZERO),
+            residual: None,
         })
     }
 }
@@ -424,4 +426,61 @@ fn chain(content: &[(String, u32)], salt: &str, block_size: u32) -> Vec<BlockHas
         }
     }
     keys
+}
+
+/// The steps of a GPU that decodes two requests, 10 ms a step.
+fn steps_with(residual: Option<Residual>) -> Vec<StepRecord> {
+    let spec = SchedulerSpec {
+        residual,
+        ..SchedulerSpec::vllm(
+            Tokens::new(4096),
+            Blocks::new(1_000),
+            StepCost::Fixed(SimSpan::from_ms(10)),
+        )
+    };
+    let mut gpu = Scheduler::new(spec);
+    gpu.record_steps(Recording::On);
+    for id in [1, 2] {
+        let job = Job {
+            id: JobId(id),
+            prompt: Tokens::new(100),
+            max_tokens: Tokens::new(200),
+            stop_after: None,
+            priority: 0,
+            chain: None,
+        };
+        assert!(matches!(gpu.submit(SimTime::ZERO, job), Verdict::Queued));
+    }
+    let mut events = Vec::new();
+    while let Some(due) = gpu.deadline() {
+        gpu.advance(due, &mut events);
+    }
+    let mut log = StepLog::default();
+    gpu.swap_steps(&mut log);
+    log.steps().to_vec()
+}
+
+#[test]
+fn steps_stray_as_their_numbers_say_and_only_if_asked() {
+    let residual = Residual { seed: 5, sigma: 0.1, tail_probability: 0.05, tail_factor: 3.0 };
+    let (still, strayed) = (steps_with(None), steps_with(Some(residual)));
+    assert!(still.iter().all(|step| step.residual.is_none()));
+    assert!(still.iter().all(|step| step.time.total == SimSpan::from_ms(10)));
+    assert_eq!(strayed.len(), still.len(), "the plan is the same");
+    for step in &strayed {
+        let factor = residual.factor(step.index);
+        assert_eq!(step.residual, Some(factor));
+        assert_eq!(step.time.total, factor.of(SimSpan::from_ms(10)));
+        assert_eq!(step.ended - step.started, step.time.total);
+    }
+    assert_eq!(strayed, steps_with(Some(residual)), "the same seed, the same steps");
+    let other = steps_with(Some(Residual { seed: 6, ..residual }));
+    assert_ne!(strayed, other);
+
+    // Of no width, it changes nothing but that it says so.
+    let none = Residual { sigma: 0.0, tail_probability: 0.0, ..residual };
+    let spans = |steps: &[StepRecord]| {
+        steps.iter().map(|step| (step.started, step.ended)).collect::<Vec<_>>()
+    };
+    assert_eq!(spans(&steps_with(Some(none))), spans(&still));
 }

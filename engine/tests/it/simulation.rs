@@ -499,6 +499,7 @@ fn vllm_spec(random: &mut Generator, block_size: u32) -> SchedulerSpec {
         output_blocks: OutputBlocks::AsNeeded,
         // Round numbers, so that arrivals and steps often fall on the same instant.
         cost: StepCost::Fixed(SimSpan::from_ms(pick(random, &[1, 10, 10, 7]))),
+        residual: None,
     }
 }
 

@@ -180,7 +180,9 @@ fn class_for(row: &Row, model: &ModelShape, architecture: &str) -> (&'static Eng
             (false, true) => 4,
             (false, false) => 8,
         };
+        let release = row.text("engine_version");
         family
+            + if release.starts_with(scope.release) { 0 } else { 2 }
             + if scope.models == models { 0 } else { 3 }
             + if scope.weights == weights { 0 } else { 2 }
             + if scope.architecture == architecture { 0 } else { 2 }
@@ -189,7 +191,8 @@ fn class_for(row: &Row, model: &ModelShape, architecture: &str) -> (&'static Eng
     const GENERIC: u32 = 10;
     let class = catalog::engine_classes()
         .iter()
-        .min_by_key(|class| distance(class))
+        // Of two that fit, the one that is for the release.
+        .min_by_key(|class| (distance(class), class.scope.release.is_empty()))
         .unwrap_or(EngineClass::generic());
     (class, distance(class) > 0)
 }

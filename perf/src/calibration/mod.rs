@@ -11,6 +11,7 @@
 //! their pair; all others are scored with the class as it is shipped.
 
 mod case;
+mod classes_file;
 mod refit;
 mod rows;
 mod score;
@@ -40,10 +41,13 @@ pub(crate) struct Args {
     /// The same of an engine's set to `generic`, and of a class to its engine's set.
     #[arg(long, value_names = ["ENGINE", "CLASS"], num_args = 2, default_values_t = [1.0, 2.0])]
     fit_priors: Vec<f64>,
-    /// Fit the classes anew to all rows and print the lines of `engine/data/engine_classes.csv`, and
-    /// write `perf/data/fitted_rows.txt`.
+    /// Fit the classes anew to all rows and write the constants into
+    /// `engine/data/engine_classes.csv`, and which rows they were into `perf/data/fitted_rows.txt`.
     #[arg(long)]
     fit: bool,
+    /// Write each class's errors into `engine/data/engine_classes.csv`, for `llmsimulator presets`.
+    #[arg(long, conflicts_with = "fit")]
+    state_errors: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -66,9 +70,12 @@ fn calibration(args: &Args) -> Result<(), String> {
         }
     }
     if args.fit {
-        return refit::print(&cases, args);
+        return refit::write(&cases, args);
     }
     let table = score::score(cases, &mut left_out, args);
     print!("{table}");
+    if args.state_errors {
+        classes_file::rewrite(|id| table.stated(id))?;
+    }
     Ok(())
 }

@@ -5,7 +5,6 @@
 //! a pair, no row of that pair has a part in either stage.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use llmsim_engine::calibrate::{
     Constant, Constants, Fitting, Free, Linear, Observed, linearise, solve,
@@ -14,6 +13,7 @@ use llmsim_engine::catalog::{self, EngineClass};
 
 use super::Args;
 use super::case::{Case, preset};
+use super::classes_file;
 
 /// Rows with their linear forms, near the constants of their classes.
 pub(super) struct Fitter<'a> {
@@ -25,18 +25,27 @@ pub(super) struct Fitter<'a> {
 }
 
 /// All constants are free; how tightly they are held is the command's to say.
-const ALL: Fitting = Fitting { prior: 1.0, rounds: 1, free: Free::All, tolerance: 1e-4 };
+fn all(prior: f64) -> Fitting {
+    Fitting {
+        prior,
+        request_prior: prior,
+        common: 0.0,
+        rounds: 1,
+        free: Free::All,
+        tolerance: 1e-4,
+    }
+}
 
 impl<'a> Fitter<'a> {
     pub(super) fn new(cases: Vec<(&'a Case, Linear)>, args: &Args) -> Self {
         let priors = [args.fit_priors[0], args.fit_priors[1]];
         let mut fitter = Self { cases, engines: BTreeMap::new(), priors };
-        let families: Vec<&'static str> =
-            fitter.cases.iter().map(|(case, _)| case.class.scope.family).collect();
-        for family in families {
-            if !fitter.engines.contains_key(family) {
-                let constants = fitter.engine(family, None);
-                fitter.engines.insert(family, constants);
+        let pools: Vec<&'static str> =
+            fitter.cases.iter().map(|(case, _)| case.class.scope.pool).collect();
+        for pool in pools {
+            if !fitter.engines.contains_key(pool) {
+                let constants = fitter.engine(pool, None);
+                fitter.engines.insert(pool, constants);
             }
         }
         fitter
@@ -65,36 +74,38 @@ impl<'a> Fitter<'a> {
             .unzip()
     }
 
-    fn engine(&self, family: &str, without: Option<&str>) -> Constants {
+    fn engine(&self, pool: &str, without: Option<&str>) -> Constants {
         let (runs, observed) = self.chosen(|case| {
-            case.class.scope.family == family && without.is_none_or(|pair| case.pair != pair)
+            case.class.scope.pool == pool && without.is_none_or(|pair| case.pair != pair)
         });
         let prior = preset(EngineClass::generic());
-        let known = self.engines.get(family);
+        let known = self.engines.get(pool);
         if let (None, Some(constants)) = (without, known) {
             return *constants;
         }
         let from = known.unwrap_or(&prior);
         let observed: Vec<&[Observed]> = observed.iter().map(Vec::as_slice).collect();
-        solve(&runs, &observed, &prior, from, Fitting { prior: self.priors[0], ..ALL })
+        solve(&runs, &observed, &prior, from, all(self.priors[0]))
     }
 
     /// The constants of a class, fitted without the rows of a pair.
     pub(super) fn class(&self, class: &EngineClass, without: Option<&str>) -> Constants {
-        let prior = self.engine(class.scope.family, without);
+        let prior = self.engine(class.scope.pool, without);
         let (runs, observed) = self.chosen(|case| {
             case.class.id == class.id && without.is_none_or(|pair| case.pair != pair)
         });
         let observed: Vec<&[Observed]> = observed.iter().map(Vec::as_slice).collect();
-        solve(&runs, &observed, &prior, &prior, Fitting { prior: self.priors[1], ..ALL })
+        solve(&runs, &observed, &prior, &prior, all(self.priors[1]))
     }
 }
 
-/// Fits all classes that have rows, and prints what `engine_classes.csv` is to hold.
-pub(super) fn print(cases: &[Case], args: &Args) -> Result<(), String> {
-    const ROUNDS: usize = 4;
+/// Fits all classes that have rows, and writes the constants into `engine_classes.csv`. Begins with
+/// `generic` for all, so that the same rows give the same constants, whatever is shipped.
+pub(super) fn write(cases: &[Case], args: &Args) -> Result<(), String> {
+    const ROUNDS: usize = 6;
+    let generic = preset(EngineClass::generic());
     let mut fitted: BTreeMap<&str, Constants> =
-        catalog::engine_classes().iter().map(|class| (class.id, preset(class))).collect();
+        catalog::engine_classes().iter().map(|class| (class.id, generic)).collect();
     // A class that is only the nearest one learns nothing from rows that are not its own.
     let own: Vec<&Case> = cases.iter().filter(|case| !case.is_nearest).collect();
     for round in 1..=ROUNDS {
@@ -107,42 +118,52 @@ pub(super) fn print(cases: &[Case], args: &Args) -> Result<(), String> {
             })
             .collect();
         let fitter = Fitter::new(lived, args);
+        let mut most: f64 = 0.0;
         for class in catalog::engine_classes() {
             if own.iter().any(|case| case.class.id == class.id) {
-                fitted.insert(class.id, fitter.class(class, None));
+                let found = fitter.class(class, None);
+                if let Some(before) = fitted.insert(class.id, found) {
+                    most = Constant::ALL.iter().fold(most, |most, &constant| {
+                        let ratio = found.get(constant).zip(before.get(constant));
+                        ratio.map_or(most, |(now, then)| most.max((now / then).ln().abs()))
+                    });
+                }
             }
         }
-        eprintln!("round {round} of {ROUNDS}");
+        eprintln!("round {round} of {ROUNDS}: constants moved by up to {:.1} %", most * 100.0);
     }
-    for class in catalog::engine_classes() {
-        let constants = &fitted[class.id];
-        let mut line = class.id.to_owned();
-        for constant in COLUMNS {
-            let value = constants.get(constant).unwrap_or(1.0);
-            write!(line, ",{}", short(value)).expect("writing to a string cannot fail");
-        }
-        println!("{line}");
-    }
+    classes_file::rewrite(|id| {
+        let constants = fitted.get(id).filter(|_| id != EngineClass::generic().id)?;
+        let own = own.iter().any(|case| case.class.id == id);
+        own.then(|| {
+            let cell = |(column, constant): (&'static str, Constant)| {
+                (column, short(constants.get(constant).unwrap_or(1.0)))
+            };
+            COLUMNS.into_iter().map(cell).collect()
+        })
+    })?;
     let mut keys: Vec<String> = own.iter().map(|case| fingerprint(&case.row.key())).collect();
     keys.sort();
     keys.dedup();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/data/fitted_rows.txt");
-    std::fs::write(path, keys.join("\n") + "\n").map_err(|error| format!("{path}: {error}"))
+    std::fs::write(path, keys.join("\n") + "\n").map_err(|error| format!("{path}: {error}"))?;
+    println!("written: {} and {path}", classes_file::PATH);
+    Ok(())
 }
 
-/// The order of the columns of `engine_classes.csv`, from `mbu` on.
-const COLUMNS: [Constant; 11] = [
-    Constant::WeightBandwidth,
-    Constant::LinearCompute,
-    Constant::KvBandwidth,
-    Constant::AttentionCompute,
-    Constant::HostPerStep,
-    Constant::HostPerLayer,
-    Constant::HostPerSequence,
-    Constant::AllReduceLatency,
-    Constant::LinkBandwidth,
-    Constant::RequestOverhead,
-    Constant::Overlap,
+/// The columns of `engine_classes.csv` that are fitted.
+const COLUMNS: [(&str, Constant); 11] = [
+    ("mbu", Constant::WeightBandwidth),
+    ("mfu", Constant::LinearCompute),
+    ("mbu_kv", Constant::KvBandwidth),
+    ("mfu_attn", Constant::AttentionCompute),
+    ("t_step_ms", Constant::HostPerStep),
+    ("t_layer_us", Constant::HostPerLayer),
+    ("t_seq_us", Constant::HostPerSequence),
+    ("ar_lat_us", Constant::AllReduceLatency),
+    ("ar_eff", Constant::LinkBandwidth),
+    ("t_req_ms", Constant::RequestOverhead),
+    ("p", Constant::Overlap),
 ];
 
 /// Three digits.

@@ -6,6 +6,7 @@ use std::fmt;
 use llmsim_engine::calibrate::{Constants, Fitting, Linear, Metric, Outcome, Run, fit, linearise};
 
 use super::case::{Case, preset};
+use super::classes_file::Cells;
 use super::refit::{Fitter, was_fitted};
 
 /// The errors of all rows, printed as tables whose last line is the summary.
@@ -220,6 +221,25 @@ fn middle(errors: &[f64]) -> String {
     match sizes.len() {
         0 => "-".to_owned(),
         n => format!("{:.1} / {:.1} %", sizes[n / 2], sizes[(n * 9 / 10).min(n - 1)]),
+    }
+}
+
+impl Table {
+    /// The cells that state a class's errors.
+    pub(super) fn stated(&self, id: &str) -> Option<Cells> {
+        let errors = self.preset.get(id)?;
+        let mut cells = Cells::from([("rows", errors.rows.to_string())]);
+        for (median, p90, of) in [
+            ("itl_median", "itl_p90", &errors.tpot),
+            ("ttft_median", "ttft_p90", &errors.ttft),
+            ("rate_median", "rate_p90", &errors.throughput),
+        ] {
+            let words = middle(of);
+            let (low, high) = words.trim_end_matches(" %").split_once(" / ").unwrap_or_default();
+            cells.insert(median, low.to_owned());
+            cells.insert(p90, high.to_owned());
+        }
+        Some(cells)
     }
 }
 

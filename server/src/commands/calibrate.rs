@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use llmsim_engine::calibrate::{
-    Constant, Constants, Fitting, Load, Measured, Report, Run, fit, linearise, observed, read_json,
-    table, workload, written,
+    Constant, Constants, Fitting, Gaps, Load, Measured, Report, Run, fit, fit_residual, linearise,
+    observed, read_json, relive, table, workload, written,
 };
 use llmsim_engine::config::{self, Config, ModelSpec};
 use llmsim_engine::sim::EngineSpec;
-use llmsim_engine::sim::scheduler::SchedulerSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
+use llmsim_engine::sim::scheduler::{Residual, SchedulerSpec};
 
 use crate::args::Files;
 
@@ -41,6 +41,11 @@ pub struct Asked {
     #[arg(long, value_name = "SHARE")]
     pub prefix_cached: Option<f64>,
 
+    /// Write how far single steps stray from their mean, too (`step_residual`), as far as the
+    /// percentiles of ITL tell it; without this it is only reported
+    #[arg(long)]
+    pub step_residual: bool,
+
     /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load, concurrency
     /// (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
     #[arg(value_name = "RESULT", required = true)]
@@ -59,9 +64,11 @@ pub fn run(options: &Options) -> Result<String, String> {
     let (model, spec, start) = chosen(&config, options)?;
     let mut names = Vec::new();
     let mut runs = Vec::new();
+    let mut gaps = Vec::new();
     for path in &options.asked.results {
         for measured in read(path)? {
             names.push(format!("{}: {}", file_name(path), measured.name));
+            gaps.push(measured.gaps);
             runs.push(as_run(measured, spec, options));
         }
     }
@@ -82,8 +89,10 @@ pub fn run(options: &Options) -> Result<String, String> {
         })
         .collect::<Result<Vec<_>, _>>()?;
     let found =
-        fit(&runs, &start, Fitting::default()).map_err(|(place, why)| refused(place, why))?;
-    let report = Report { names: &names, runs: &runs, before: &before, fit: &found }.to_string();
+        fit(&runs, &start, Fitting::of(runs.len())).map_err(|(place, why)| refused(place, why))?;
+    let mut report =
+        Report { names: &names, runs: &runs, before: &before, fit: &found }.to_string();
+    let strays = spread(&names, &runs, &gaps, &found.constants, &mut report);
 
     let efficiency: Vec<(&str, f64)> = Constant::ALL
         .into_iter()
@@ -95,6 +104,19 @@ pub fn run(options: &Options) -> Result<String, String> {
     let place = config.models.iter().position(|other| other.name == model.name).unwrap_or(0);
     let yaml = config::with_constants(&source.text, place, &efficiency, overhead)
         .map_err(|why| format!("{}: {why}", options.files.models))?;
+    let yaml = match strays.filter(|_| options.asked.step_residual) {
+        Some(residual) => {
+            let numbers = [
+                ("sigma", residual.sigma),
+                ("tail_probability", residual.tail_probability),
+                ("tail_factor", residual.tail_factor),
+            ]
+            .map(|(name, value)| (name, (value * 1e4).round() / 1e4));
+            config::with_step_residual(&yaml, place, &numbers)
+                .map_err(|why| format!("{}: {why}", options.files.models))?
+        }
+        None => yaml,
+    };
 
     let mut out = format!(
         "# `{}` of {}, fitted to {} measured run{} by llmsimulator calibrate.\n#\n",
@@ -112,6 +134,64 @@ pub fn run(options: &Options) -> Result<String, String> {
     let Some(path) = &options.asked.output else { return Ok(out) };
     std::fs::write(path, &out).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(format!("{report}written to {}\n", path.display()))
+}
+
+/// How far single steps stray, from the run with the most tokens of those that tell it; says so in
+/// the report.
+fn spread(
+    names: &[String],
+    runs: &[Run],
+    gaps: &[Option<Gaps>],
+    constants: &Constants,
+    report: &mut String,
+) -> Option<Residual> {
+    let say = |report: &mut String, what: std::fmt::Arguments<'_>| {
+        writeln!(report, "{what}").expect("writing to a string cannot fail");
+    };
+    let told = names
+        .iter()
+        .zip(runs)
+        .zip(gaps)
+        .filter_map(|((name, run), gaps)| Some((name, run, gaps.as_ref()?)));
+    let Some((name, run, gaps)) = told.max_by_key(|(_, run, _)| run.workload.output_tokens())
+    else {
+        let why = "no run has percentiles of the gaps between tokens (ITL)";
+        say(report, format_args!("jitter of single steps: not told; {why}"));
+        return None;
+    };
+    let spread = relive(&run.spec, constants, &run.workload)
+        .map_err(|why| why.as_str())
+        .and_then(|rerun| fit_residual(&rerun, gaps));
+    match spread {
+        Err(why) => {
+            say(report, format_args!("jitter of single steps: not told; {name}: {why}"));
+            None
+        }
+        Ok(spread) => {
+            let Residual { sigma, tail_probability, tail_factor, .. } = spread.residual;
+            say(
+                report,
+                format_args!(
+                    "jitter of single steps ({name}): sigma {sigma:.4}, and {:.0} % of them \
+                     {tail_factor:.2} times as long",
+                    tail_probability * 100.0
+                ),
+            );
+            for ratio in &spread.ratios {
+                say(
+                    report,
+                    format_args!(
+                        "  ITL {} / p50: measured {:.3}, without jitter {:.3}, with it {:.3}",
+                        ratio.percentile, ratio.measured, ratio.without, ratio.with
+                    ),
+                );
+            }
+            for untold in &spread.untold {
+                say(report, format_args!("warning: {untold}"));
+            }
+            Some(spread.residual)
+        }
+    }
 }
 
 /// The model that is meant, its GPU and the constants that it has now.
@@ -189,7 +269,7 @@ fn read(path: &Path) -> Result<Vec<Measured>, String> {
                      ttft_ms_p50, tpot_ms_p50) is a number over 0"
                 ));
             }
-            Ok(Measured { name: format!("line {line}"), workload, observed })
+            Ok(Measured { name: format!("line {line}"), workload, observed, gaps: None })
         })
         .collect()
 }
@@ -240,6 +320,7 @@ mod tests {
                 model: None,
                 output: None,
                 prefix_cached: None,
+                step_residual: true,
                 results: vec![result_file],
             },
         })

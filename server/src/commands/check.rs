@@ -115,7 +115,7 @@ fn given(spec: &SchedulerSpec, memory: &Memory, out: &mut String) -> std::fmt::R
         memory.kv_per_token,
     )?;
     write!(out, "  decode     ")?;
-    for (place, batch) in decode_batches(spec.max_num_seqs).enumerate() {
+    for (place, batch) in decode_batches(spec.max_num_seqs, usable * block).enumerate() {
         let time = spec.cost.time(&StepShape {
             sequences: batch,
             decodes: batch,

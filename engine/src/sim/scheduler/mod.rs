@@ -17,11 +17,13 @@ mod kv_cache;
 mod policy;
 mod prefix;
 mod record;
+mod residual;
 mod spec;
 
 pub use self::jobs::JobState;
 pub use self::kv_cache::BlockId;
 pub use self::record::{Gauges, Granted, Queues, StepLog, StepRecord};
+pub use self::residual::{Factor, Residual};
 pub use self::spec::{
     FreedBlocks, OutputBlocks, Policy, PrefillOrder, SchedulerSpec, Scheduling, VLLM_VERSION,
 };
@@ -37,6 +39,7 @@ use crate::units::{JobId, SimTime, Tokens};
 pub struct Scheduler {
     core: Core,
     cost: StepCost,
+    residual: Option<Residual>,
     scheduling: Scheduling,
     max_num_queued_reqs: Option<u32>,
     gpu: Gpu,
@@ -70,7 +73,13 @@ enum Gpu {
     /// Nothing yet: a step is planned at this instant.
     Wakes(SimTime),
     /// It executes a step.
-    Executes { plan: Planned, started: SimTime, time: StepTime, ends: SimTime },
+    Executes {
+        plan: Planned,
+        started: SimTime,
+        time: StepTime,
+        residual: Option<Factor>,
+        ends: SimTime,
+    },
 }
 
 /// A step that is decided, and what a record of it needs.
@@ -94,6 +103,7 @@ impl Scheduler {
             scheduling: spec.scheduling,
             max_num_queued_reqs: spec.max_num_queued_reqs,
             cost: spec.cost,
+            residual: spec.residual,
             gpu: Gpu::Idle,
             next: None,
             spare: Vec::new(),
@@ -271,7 +281,7 @@ impl Scheduler {
     /// What is due at `at`: the end of a step and the start of the next.
     fn run(&mut self, at: SimTime, events: &mut Vec<Event>) {
         let gpu = std::mem::replace(&mut self.gpu, Gpu::Idle);
-        if let Gpu::Executes { plan, started, time, .. } = gpu {
+        if let Gpu::Executes { plan, started, time, residual, .. } = gpu {
             self.core.update(&plan.batch, |output| {
                 let what = What::Token { index: output.index, finish: output.finish };
                 events.push(Event { at, job: output.job, what });
@@ -279,7 +289,7 @@ impl Scheduler {
             self.steps += 1;
             self.updated = self.gauges();
             if let Some(log) = &mut self.log {
-                log.push(plan.summary(started, at, time), &plan.details);
+                log.push(plan.summary(started, at, time, residual), &plan.details);
             }
             self.spare.push(plan);
         }
@@ -291,9 +301,13 @@ impl Scheduler {
             }
         };
         let Some(plan) = plan else { return };
-        let time = self.cost.time(&plan.batch.shape);
+        let mut time = self.cost.time(&plan.batch.shape);
+        let residual = self.residual.map(|residual| residual.factor(plan.batch.step));
+        if let Some(factor) = residual {
+            time.total = factor.of(time.total);
+        }
         let ends = at + stretched(time.total, self.pace);
-        self.gpu = Gpu::Executes { plan, started: at, time, ends };
+        self.gpu = Gpu::Executes { plan, started: at, time, residual, ends };
         if self.scheduling == Scheduling::Asynchronous {
             self.next = Some(self.plan(at, events));
         }
@@ -351,13 +365,20 @@ impl Scheduler {
 }
 
 impl Planned {
-    fn summary(&self, started: SimTime, ended: SimTime, time: StepTime) -> StepSummary {
+    fn summary(
+        &self,
+        started: SimTime,
+        ended: SimTime,
+        time: StepTime,
+        residual: Option<Factor>,
+    ) -> StepSummary {
         StepSummary {
             index: self.batch.step,
             planned: self.at,
             started,
             ended,
             time,
+            residual,
             shape: self.batch.shape,
             sequences: self.batch.sequences() as u32,
             decode_tokens: Tokens::new(self.batch.shape.decodes),

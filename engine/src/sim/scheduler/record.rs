@@ -4,6 +4,7 @@
 //! handed back and forth with the reader, so that recording allocates nothing in the long run. The
 //! invariant: a record tells a whole step, after it has ended, as it was planned.
 
+use crate::sim::scheduler::Factor;
 use crate::sim::scheduler::core::{Admission, AdmissionStop, PrefixStats};
 use crate::sim::scheduler::cost::{StepShape, StepTime};
 use crate::units::{Blocks, JobId, SimTime, Tokens};
@@ -51,8 +52,10 @@ pub struct StepRecord {
     pub started: SimTime,
     /// When its results were in.
     pub ended: SimTime,
-    /// Its duration, and what bound it.
+    /// Its duration, with the residual if there is one, and what bound it.
     pub time: StepTime,
+    /// By how much its duration strays from the cost model's; `None` if it never does.
+    pub residual: Option<Factor>,
     /// What it computed, in the sums that its duration depends on.
     pub shape: StepShape,
     /// Requests that computed.
@@ -148,14 +151,15 @@ impl StepLog {
             self.dropped += 1;
             return;
         }
-        let StepSummary { index, planned, started, ended, time, before, after, admission, .. } =
-            step;
+        let StepSummary { index, planned, started, ended, time, residual, .. } = step;
+        let StepSummary { before, after, admission, .. } = step;
         self.steps.push(StepRecord {
             index,
             planned,
             started,
             ended,
             time,
+            residual,
             shape: step.shape,
             sequences: step.sequences,
             decode_tokens: step.decode_tokens,
@@ -184,6 +188,7 @@ pub(super) struct StepSummary {
     pub(super) started: SimTime,
     pub(super) ended: SimTime,
     pub(super) time: StepTime,
+    pub(super) residual: Option<Factor>,
     pub(super) shape: StepShape,
     pub(super) sequences: u32,
     pub(super) decode_tokens: Tokens,

@@ -3,6 +3,7 @@
 //! Plain data: nothing here is checked, and defaults of a server (which depend on its GPU) are the
 //! configuration's business.
 
+use crate::sim::scheduler::Residual;
 use crate::sim::scheduler::cost::StepCost;
 use crate::units::{Blocks, Tokens};
 
@@ -105,6 +106,8 @@ pub struct SchedulerSpec {
     pub output_blocks: OutputBlocks,
     /// How long a step takes.
     pub cost: StepCost,
+    /// Not a setting of vLLM: how single steps stray from that; `None` if they do not.
+    pub residual: Option<Residual>,
 }
 
 impl SchedulerSpec {
@@ -132,6 +135,7 @@ impl SchedulerSpec {
             prefill_order: PrefillOrder::default(),
             output_blocks: OutputBlocks::default(),
             cost,
+            residual: None,
         }
     }
 }
