@@ -37,6 +37,19 @@ impl Bell {
     }
 }
 
+/// Lets the other tasks of this thread run.
+pub async fn give_way() {
+    let mut asked = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut asked, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// A deadline that somebody else watches: one sweep over all streams every few milliseconds costs
 /// less than a timer per read.
 #[derive(Debug)]
@@ -61,9 +74,21 @@ impl Watch {
         Self { deadline: Cell::new(deadline), stopped: Cell::new(None), waker: RefCell::new(None) }
     }
 
-    /// Moves the deadline.
+    /// Moves the deadline; one that passed before what moves it was seen is forgotten.
     pub fn set(&self, deadline: SimTime) {
         self.deadline.set(deadline);
+        if self.stopped.get() == Some(Stopped::TimedOut) {
+            self.stopped.set(None);
+        }
+    }
+
+    /// Whether the wait was ended, for those whose work is always ready and so never waits.
+    ///
+    /// # Errors
+    /// Why it was.
+    pub fn go_on(&self, now: SimTime) -> Result<(), Stopped> {
+        self.check(now);
+        self.stopped.get().map_or(Ok(()), Err)
     }
 
     /// Ends the wait if the deadline has passed.

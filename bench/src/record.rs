@@ -131,9 +131,18 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of this class.
+    /// A failure of this class. Control characters of `detail` are escaped: it is shown on a
+    /// terminal, which would obey them.
     pub fn new(class: FailureClass, detail: impl Into<String>) -> Self {
-        Self { class, detail: detail.into() }
+        let mut detail = detail.into();
+        if detail.contains(char::is_control) {
+            let escaped = detail.chars().map(|char| match char {
+                char if char.is_control() => char.escape_default().to_string(),
+                char => char.to_string(),
+            });
+            detail = escaped.collect();
+        }
+        Self { class, detail }
     }
 }
 

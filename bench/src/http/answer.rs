@@ -6,6 +6,11 @@
 /// A head longer than this is not a head.
 const MOST_HEAD: usize = 64 * 1024;
 const MOST_HEADERS: usize = 128;
+/// More interim answers (100 Continue, 103 Early Hints) than any server has to say.
+const MOST_INTERIM: u8 = 16;
+/// More bytes of chunked coding in one go, between data or after it, are nobody's extension or
+/// trailer.
+const MOST_FRAMING: usize = MOST_HEAD;
 
 /// What the head of an answer says, as far as a client cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +52,10 @@ pub struct Reader {
     head_bytes: Vec<u8>,
     head: Option<Head>,
     body: Body,
+    /// Interim answers so far.
+    interim: u8,
+    /// Bytes of chunked coding since the last data.
+    framing: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -96,7 +105,7 @@ impl Default for Reader {
 impl Reader {
     /// Expects the first byte of an answer.
     pub const fn new() -> Self {
-        Self { head_bytes: Vec::new(), head: None, body: Body::Waiting }
+        Self { head_bytes: Vec::new(), head: None, body: Body::Waiting, interim: 0, framing: 0 }
     }
 
     /// Takes `bytes`, hands each piece of the body to `piece`, and tells how many bytes belonged to
@@ -166,6 +175,10 @@ impl Reader {
         self.head_bytes.clear();
         // An interim answer (100 Continue, 103 Early Hints) is followed by the real one.
         if (100..200).contains(&head.status) && head.status != 101 {
+            self.interim += 1;
+            if self.interim > MOST_INTERIM {
+                return Err(Malformed(format!("head: more than {MOST_INTERIM} interim answers")));
+            }
             return Ok(used + self.feed_head(&bytes[used..])?);
         }
         self.body = match head.framing {
@@ -210,11 +223,23 @@ impl Reader {
                     return Ok(n);
                 }
                 if let Some((size, used)) = state.whole_line(bytes) {
+                    self.framing = 0;
                     *state = Chunked::Data { left: size };
                     return Ok(used);
                 }
+                self.framing += 1;
+                if self.framing > MOST_FRAMING {
+                    return Err(Malformed(format!(
+                        "chunked coding: an extension or trailer of more than {MOST_FRAMING} bytes"
+                    )));
+                }
                 match state.step(bytes[0])? {
-                    Some(next) => *state = next,
+                    Some(next) => {
+                        if matches!(next, Chunked::Data { .. }) {
+                            self.framing = 0;
+                        }
+                        *state = next;
+                    }
                     None => self.body = Body::Done,
                 }
                 Ok(1)
@@ -465,6 +490,21 @@ mod tests {
             "ok",
         );
         assert_eq!(head.status, 200);
+    }
+
+    #[test]
+    fn what_never_comes_to_the_point_is_refused() {
+        const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        let refused = |start: &str, endless: &str| {
+            let bytes = start.to_owned() + &endless.repeat(70_000 / endless.len());
+            read(&[bytes.as_bytes()]).expect_err("no end").0
+        };
+        assert!(refused("", "HTTP/1.1 100 Continue\r\n\r\n").contains("16 interim"));
+        assert!(refused(&format!("{CHUNKED}5;"), "e").contains("extension or trailer"));
+        assert!(refused(&format!("{CHUNKED}0\r\n"), "x-t: a\r\n").contains("extension or trailer"));
+        // Many chunks, each with a short extension, are none of that.
+        let many = format!("{CHUNKED}{}0\r\n\r\n", "1;a=b\r\nx\r\n".repeat(20_000));
+        assert_eq!(read(&[many.as_bytes()]).map(|read| read.1.len()), Ok(20_000));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::http::answer::{Framing, Head, Reader};
 use crate::http::tls::{Session, Tls, Trust};
 use crate::http::url::{Scheme, Url};
-use crate::local::{Stopped, Watch};
+use crate::local::{Stopped, Watch, give_way};
 use crate::os::Received;
 use crate::progress::Live;
 use crate::record::{Failure, FailureClass, NO_REASON, Outcome, Record};
@@ -36,6 +36,13 @@ const MOST_ERROR_BODY: usize = 64 * 1024;
 const SWEEP: Duration = Duration::from_millis(20);
 /// How long the end of a body may take after `[DONE]`, which was the last that it had to say.
 const AFTER_DONE: SimSpan = SimSpan::from_ms(1_000);
+/// After so many reads the other streams of the thread have their turn, and the deadlines: a server
+/// that sends faster than this reads would have the thread to itself.
+const READS_AT_ONCE: u32 = 16;
+/// An answer of more chunks than this for each token that was asked for, and then some, has no end.
+/// Some servers send a token in two or three chunks.
+const CHUNKS_PER_TOKEN: u32 = 8;
+const SPARE_CHUNKS: u32 = 1_024;
 
 /// A request in its final bytes, made before it is due.
 #[derive(Clone, Debug)]
@@ -55,7 +62,7 @@ pub struct Prepared {
 pub struct Timeouts {
     /// To open a connection.
     pub connect: SimSpan,
-    /// Before the first chunk and between chunks.
+    /// Before the first chunk and between chunks, whatever else comes meanwhile.
     pub silence: SimSpan,
 }
 
@@ -338,6 +345,7 @@ impl Client {
         let Some((tls, host)) = &self.tls else { return Ok(None) };
         let mut session = Box::new(tls.session(host)?);
         loop {
+            watch.go_on(self.clock.now())?;
             let records = session.outgoing();
             if !records.is_empty() {
                 watch.guard(stream.write_all(records)).await?.0?;
@@ -410,10 +418,18 @@ impl Client {
         answer: &mut Answer,
         record: &mut Record,
     ) -> Result<(String, bool), Broken> {
+        let most_chunks = record
+            .max_tokens
+            .map(|tokens| tokens.saturating_mul(CHUNKS_PER_TOKEN).saturating_add(SPARE_CHUNKS));
+        let mut reads = 0_u32;
         loop {
+            reads = reads.wrapping_add(1);
+            if reads.is_multiple_of(READS_AT_ONCE) {
+                give_way().await;
+            }
             let ready = match watch.guard(connection.stream.readable(false)).await {
                 Ok(ready) => ready,
-                Err(Stopped::TimedOut) if answer.done => {
+                Err(Stopped::TimedOut) if answer.has_said_all() => {
                     return Ok((answer.finish(record)?, false));
                 }
                 Err(why) => return Err(self.stopped(why, record)),
@@ -435,25 +451,49 @@ impl Client {
             record.end = at;
             let got = received.bytes;
             let chunks = record.output.chunks;
-            let complete = if got == 0 {
-                answer.closed()?;
-                true
+            let (stage, was_done) = (answer.stage(record), answer.done);
+            let taken = if got == 0 {
+                answer.closed().map(|()| true)
             } else if let Some(tls) = &mut connection.tls {
                 let mut plain = self.plain.borrow_mut();
                 plain.clear();
                 let wrong = |why| Failure::new(FailureClass::Malformed, why);
-                tls.take(&buffer[..got], &mut plain).map_err(wrong)?;
-                let complete = answer.take(&plain, at, record)?;
-                if !complete && tls.has_ended() {
-                    answer.closed()?;
-                }
-                complete || tls.has_ended()
+                tls.take(&buffer[..got], &mut plain).map_err(wrong).and_then(|()| {
+                    let complete = answer.take(&plain, at, record)?;
+                    if !complete && tls.has_ended() {
+                        answer.closed()?;
+                    }
+                    Ok(complete || tls.has_ended())
+                })
             } else {
-                answer.take(&buffer[..got], at, record)?
+                answer.take(&buffer[..got], at, record)
+            };
+            let complete = match taken {
+                Ok(complete) => complete,
+                Err(_) if was_done => return Ok((answer.finish(record)?, false)),
+                Err(failure) => return Err(failure.into()),
             };
             self.live.chunks(chunks, record, at);
-            let silence = self.timeouts.silence;
-            watch.set(now + if answer.done { silence.min(AFTER_DONE) } else { silence });
+            if most_chunks.is_some_and(|most| record.output.chunks > most) {
+                let asked = record.max_tokens.unwrap_or_default();
+                let detail = format!(
+                    "no end after {most} chunks where {asked} tokens were asked for",
+                    most = record.output.chunks
+                );
+                return Err(Failure::new(FailureClass::WrongTokenCount, detail).into());
+            }
+            // Only what brings the answer on counts: a server may send comments, empty chunks or an
+            // error's body for ever.
+            if answer.stage(record) != stage {
+                let silence = self.timeouts.silence;
+                watch.set(now + if answer.done { silence.min(AFTER_DONE) } else { silence });
+            }
+            if !complete && let Err(why) = watch.go_on(now) {
+                if why == Stopped::TimedOut && answer.has_said_all() {
+                    return Ok((answer.finish(record)?, false));
+                }
+                return Err(self.stopped(why, record));
+            }
             if complete {
                 let keep = got > 0
                     && answer.reader.done()
@@ -491,7 +531,7 @@ impl Client {
             Stopped::Interrupted => Broken::Interrupted,
             Stopped::TimedOut => {
                 let limit = self.timeouts.silence.as_secs_f64();
-                Failure::new(class, format!("nothing for {limit} s {what}")).into()
+                Failure::new(class, format!("no chunk for {limit} s {what}")).into()
             }
         }
     }
@@ -571,6 +611,17 @@ impl Default for Answer {
 }
 
 impl Answer {
+    /// How far the answer has come; it differs whenever that is further.
+    fn stage(&self, record: &Record) -> (u32, bool, bool, bool, bool) {
+        let has_usage = record.usage.is_some();
+        (record.output.chunks, self.any, self.finish.is_some(), has_usage, self.done)
+    }
+
+    /// Whether nothing that may still come would change what this answer is.
+    fn has_said_all(&self) -> bool {
+        self.done || self.reader.head().is_some_and(|head| !is_stream(head))
+    }
+
     /// Takes bytes that arrived at `at` into `record`; true once the answer is complete.
     ///
     /// # Errors
@@ -600,7 +651,7 @@ impl Answer {
                     return;
                 }
                 let fed = events.feed(piece, |event| {
-                    if problem.is_some() {
+                    if problem.is_some() || *done {
                         return;
                     }
                     *any = true;
@@ -617,7 +668,9 @@ impl Answer {
             })
             .map_err(malformed)?;
         // After the last event there is nothing to wait for but the close of the connection.
-        problem.map_or_else(|| Ok(reader.done() || (*done && until_closed)), Err)
+        // Of an error, no more is kept than that.
+        let full = !streams && start.len() >= MOST_ERROR_BODY;
+        problem.map_or_else(|| Ok(reader.done() || full || (*done && until_closed)), Err)
     }
 
     /// The connection was closed.

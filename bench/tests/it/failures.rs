@@ -166,6 +166,79 @@ fn silence_before_and_between_chunks_are_two_classes() {
     assert_eq!(record.output.chunks, 1);
 }
 
+/// Sends `start`, and then `again` until the client goes.
+fn endless(start: impl Into<String>, again: impl Into<String>) -> SocketAddr {
+    use std::io::Write;
+    let (start, again) = (start.into(), again.into().repeat(200));
+    let (address, _) = scripted(move |stream| {
+        let _ = stream.write_all(start.as_bytes());
+        while stream.write_all(again.as_bytes()).is_ok() {}
+        Then::Close
+    });
+    address
+}
+
+/// As one piece of a chunked body.
+fn piece(of: &str) -> String {
+    format!("{:x}\r\n{of}\r\n", of.len())
+}
+
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+#[test]
+fn what_is_no_chunk_does_not_put_the_timeout_off() {
+    let comments = piece(": ping\n\n");
+    let empty = piece("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"}}]}\n\n");
+    for noise in [comments, empty] {
+        let record = ask(endless(CHUNKED, noise.clone()), false);
+        check(&record, FailureClass::TimeoutFirstChunk, "no chunk for 0.3 s before the first");
+        let started = format!("{CHUNKED}{}", piece(&format!("data: {TOKEN}\n\n")));
+        let record = ask(endless(started, noise), false);
+        check(&record, FailureClass::TimeoutBetweenChunks, "no chunk for 0.3 s after a chunk");
+    }
+}
+
+#[test]
+fn an_answer_without_an_end_has_one_for_us() {
+    let token = format!("data: {TOKEN}\n\n");
+    let finish = format!("data: {FINISH}\n\ndata: [DONE]\n\n");
+    // 8 x 2 tokens + 1024.
+    let record = ask(endless(CHUNKED, piece(&token)), false);
+    let Outcome::Failed(failure) = &record.outcome else { panic!("{:?}", record.outcome) };
+    assert_eq!(failure.class, FailureClass::WrongTokenCount);
+    assert!(failure.detail.contains("no end after"), "{failure:?}");
+    let error = "HTTP/1.1 500 Oops\r\n\r\nengine died. ";
+    check(&ask(endless(error, "e".repeat(100)), false), FailureClass::ServerError, "engine died");
+    // All was said with [DONE].
+    let whole = format!("{CHUNKED}{}", piece(&format!("{token}{finish}")));
+    for (start, noise) in [
+        (whole.clone(), piece(&token)),
+        (format!("{whole}5;"), "e".repeat(100)),
+        (format!("{whole}0\r\n"), "x-trailer: a\r\n".to_owned()),
+    ] {
+        let record = ask(endless(start, noise.clone()), false);
+        assert_eq!(record.outcome, Outcome::Finished("stop".into()), "{noise:?}");
+        assert_eq!(record.output.chunks, 1, "{noise:?}");
+    }
+}
+
+#[test]
+fn endless_framing_is_malformed() {
+    let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+    check(&ask(endless("", interim), false), FailureClass::Malformed, "16 interim answers");
+    let extension = endless(format!("{CHUNKED}5;"), "e".repeat(100));
+    check(&ask(extension, false), FailureClass::Malformed, "an extension or trailer of more than");
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_escaped() {
+    let (address, _) =
+        scripted(|stream| whole(stream, "500 Oops", "text/plain", "\u{1b}[2J\u{1b}]0;gone\u{7}é"));
+    let shown = "\\u{1b}[2J\\u{1b}]0;gone\\u{7}é";
+    check(&ask(address, false), FailureClass::ServerError, shown);
+}
+
 #[test]
 fn a_stream_without_an_end_is_cut() {
     let (address, _) = scripted(|stream| events(stream, &[TOKEN]));
