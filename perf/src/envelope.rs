@@ -146,7 +146,10 @@ fn in_step(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
     Ok(())
 }
 
-/// Each stream with its own timetable, and the peer with the same.
+/// A bare loop of `send()` that looks every 0.2 ms at what is due.
+pub(crate) const BARE_EACH: &str = "bare send() in quanta";
+
+/// Each stream with its own timetable, and the bare loop and the peer with the same.
 fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::Result<()> {
     let rate = 1_000.0 / args.step_ms as f64;
     let title = format!(
@@ -163,17 +166,20 @@ fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) 
     };
     for &streams in &args.unsynchronised {
         let load = Load::each(streams, args.tokens, args.step_ms);
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut bare, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..args.rounds {
             let target = Target::start(&args.server, &fixed_rate_yml(rate), &[])?;
-            ours.push(sample::of_server(&target, "fixed", load, |_| ())?.0);
+            let (figures, frame_bytes) = sample::of_server(&target, "fixed", load, |_| ())?;
             drop(target);
+            ours.push(figures);
+            bare.push(sample::of_bare_loop(By::Send, load, frame_bytes)?);
             if let Some(peer) = peer {
                 let target = Target::start_llmsim(peer, &llmsim_toml(args.step_ms, args.tokens))?;
                 theirs.push(sample::of_server(&target, "gpt-4", load, |_| ())?.0);
             }
         }
-        let ours = Figures::median(&ours);
+        let [ours, bare] = [&ours, &bare].map(|runs| Figures::median(runs));
+        table.row(with_drift(lag_row(BARE_EACH, streams, bare), bare));
         table.row(with_drift(lag_row("llmsimulator fixed_rate", streams, ours), ours));
         if !theirs.is_empty() {
             let theirs = Figures::median(&theirs);
@@ -247,11 +253,76 @@ fn saturated(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
     Ok(())
 }
 
+/// What is asked for without timing, and how llmsim is set up for it.
+///
+/// Its whole answers are asked for in three ways, since what it spends on one is mostly the making
+/// and the counting of its words: `lorem` of 100 tokens is what it answers with when its user says
+/// nothing about that; `lorem` of 16 is what its own throughput benchmark sets
+/// (`benchmarks/config/throughput.toml` of its package, with the same request as here); and
+/// `sequence` is the cheapest answer that it can give. It takes no notice of `max_tokens`. Ours gets
+/// the same request, and answers with as many tokens as that says.
+struct Untimed {
+    name: &'static str,
+    form: Form,
+    connections: usize,
+    tokens: u32,
+    llmsim: fn(u32) -> String,
+}
+
+const UNTIMED: [Untimed; 5] = [
+    Untimed {
+        name: "streaming",
+        form: Form::Stream,
+        connections: 64,
+        tokens: 256,
+        llmsim: |tokens| llmsim_toml(0, tokens),
+    },
+    Untimed {
+        name: "streaming",
+        form: Form::Stream,
+        connections: 256,
+        tokens: 256,
+        llmsim: |tokens| llmsim_toml(0, tokens),
+    },
+    Untimed {
+        name: "whole, 100 tokens, as installed",
+        form: Form::Whole,
+        connections: 64,
+        tokens: 100,
+        llmsim: |_| llmsim_instant(""),
+    },
+    Untimed {
+        name: "whole, 16 tokens, its own benchmark",
+        form: Form::Whole,
+        connections: 64,
+        tokens: 16,
+        llmsim: |tokens| {
+            llmsim_instant(&format!(
+                "[response]\ngenerator = \"lorem\"\ntarget_tokens = {tokens}\n"
+            ))
+        },
+    },
+    Untimed {
+        name: "whole, 16 tokens, its cheapest",
+        form: Form::Whole,
+        connections: 64,
+        tokens: 16,
+        llmsim: |tokens| llmsim_toml(0, tokens),
+    },
+];
+
+/// The peer without delays, and with whatever else it has by itself.
+fn llmsim_instant(response: &str) -> String {
+    format!("[latency]\nprofile = \"instant\"\n{response}")
+}
+
 /// No timing at all: what the path from request to bytes can carry.
 fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::Result<()> {
+    /// The model that llmsim's own benchmark asks for; ours has one of that name.
+    const MODEL: &str = "gpt-5";
     let title = format!(
-        "No timing: a client that asks again at once, for {} s; 256 tokens a stream, 16 a whole \
-         answer; median of {} runs in turns",
+        "No timing: a client that asks again at once, for {} s; streams of 256 tokens; median of \
+         {} runs in turns",
         args.full_speed_s, args.rounds
     );
     let columns = [
@@ -264,42 +335,28 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
         "client's CPU/request us",
     ];
     let mut table = Table::new(title, &columns);
-    for (form, connections, tokens) in
-        [(Form::Stream, 64, 256_u32), (Form::Stream, 256, 256), (Form::Whole, 64, 16)]
-    {
+    for case in &UNTIMED {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..args.rounds {
-            let yml = "version: 1\nmodels:\n  - { name: now, context_length: 8192 }\n";
-            let target = Target::start(&args.server, yml, &[])?;
-            ours.push(full_speed(&target, "now", connections, tokens, form, args.full_speed_s)?);
+            let yml =
+                format!("version: 1\nmodels:\n  - {{ name: {MODEL}, context_length: 8192 }}\n");
+            let target = Target::start(&args.server, &yml, &[])?;
+            ours.push(full_speed(&target, MODEL, case, args.full_speed_s)?);
             drop(target);
             if let Some(peer) = peer {
-                let target = Target::start_llmsim(peer, &llmsim_toml(0, tokens))?;
-                let time = args.full_speed_s;
-                theirs.push(full_speed(&target, "gpt-4", connections, tokens, form, time)?);
+                let target = Target::start_llmsim(peer, &(case.llmsim)(case.tokens))?;
+                theirs.push(full_speed(&target, MODEL, case, args.full_speed_s)?);
             }
         }
-        let best = |runs: &[Rates]| {
-            let of = |field: fn(&Rates) -> f64| {
-                let mut values: Vec<f64> = runs.iter().map(field).collect();
-                values.sort_by(f64::total_cmp);
-                values[values.len() / 2]
-            };
-            [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us), of(|r| r.client_cpu_us)]
-        };
-        let what = match form {
-            Form::Stream => "streaming",
-            Form::Whole => "whole",
-        };
-        let ours = best(&ours);
+        let ours = Rates::median(&ours);
         let row = |who: &str, values: [f64; 4]| {
-            let mut row = vec![who.into(), what.into(), connections.into()];
+            let mut row = vec![who.into(), case.name.into(), case.connections.into()];
             row.extend(values.map(Cell::from));
             row
         };
         table.row(row("llmsimulator instant", ours));
         if !theirs.is_empty() {
-            let theirs = best(&theirs);
+            let theirs = Rates::median(&theirs);
             table.row(row("llmsim 0.6.0", theirs));
             let ratio = std::array::from_fn(|i| ours[i] / theirs[i].max(f64::MIN_POSITIVE));
             table.row(row("llmsimulator / llmsim", ratio));
@@ -316,15 +373,21 @@ struct Rates {
     client_cpu_us: f64,
 }
 
-fn full_speed(
-    target: &Target,
-    model: &str,
-    connections: usize,
-    tokens: u32,
-    form: Form,
-    seconds: f64,
-) -> io::Result<Rates> {
-    let request = request(target.path, model, "Hello", tokens, form);
+impl Rates {
+    /// The median over the runs, figure by figure, in the order of the table's columns.
+    fn median(runs: &[Self]) -> [f64; 4] {
+        let of = |field: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(field).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us), of(|r| r.client_cpu_us)]
+    }
+}
+
+fn full_speed(target: &Target, model: &str, case: &Untimed, seconds: f64) -> io::Result<Rates> {
+    let Untimed { form, connections, tokens, .. } = *case;
+    let request = request(target.path, model, "Hi", tokens, form);
     let time = Duration::from_secs_f64(seconds);
     let cpu_before = sys::process_cpu_ns(target.pid())?;
     let served: Served = std::thread::scope(|scope| {

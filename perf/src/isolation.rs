@@ -11,7 +11,7 @@
 //! which the streams see at most one turn; a client that does not read costs one failed send.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,25 +53,44 @@ pub(crate) struct Args {
 struct Case {
     name: &'static str,
     rest: Duration,
+    to: To,
     act: fn(SocketAddr) -> io::Result<()>,
 }
 
-const CASES: [Case; 6] = [
-    Case { name: "a prompt of 1 MB", rest: Duration::from_millis(100), act: huge_prompt },
-    Case {
-        name: "1,000 connections at once",
-        rest: Duration::from_millis(200),
-        act: connection_storm,
-    },
-    Case { name: "a scrape", rest: Duration::from_millis(100), act: scrape },
-    Case { name: "slow readers", rest: Duration::from_millis(100), act: slow_readers },
-    Case { name: "a pipelining client", rest: Duration::from_millis(50), act: pipelined },
-    Case { name: "a burst of 200 cancels", rest: Duration::from_millis(200), act: cancels },
+/// To whom it is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// The server that serves the streams.
+    Server,
+    /// A bare loop of `accept()` on the server's processor, which does nothing else: what the kernel
+    /// itself takes from the streams, whoever is connected to.
+    BareLoop,
+}
+
+const CASES: [Case; 7] = [
+    Case::of("a prompt of 1 MB", 100, huge_prompt),
+    Case::of(STORM_OF_CONNECTIONS, 200, connection_storm),
+    Case { to: To::BareLoop, ..Case::of(BARE_STORM, 200, connection_storm) },
+    Case::of("a scrape", 100, scrape),
+    Case::of("slow readers", 100, slow_readers),
+    Case::of("a pipelining client", 50, pipelined),
+    Case::of("a burst of 200 cancels", 200, cancels),
 ];
 
-/// What somebody else does, as the table calls it.
-pub(crate) fn case_names() -> impl Iterator<Item = &'static str> {
-    CASES.iter().map(|case| case.name)
+const STORM_OF_CONNECTIONS: &str = "1,000 connections at once";
+const BARE_STORM: &str = "the same, to a bare accept()";
+
+impl Case {
+    const fn of(name: &'static str, rest_ms: u64, act: fn(SocketAddr) -> io::Result<()>) -> Self {
+        Self { name, rest: Duration::from_millis(rest_ms), to: To::Server, act }
+    }
+}
+
+/// What somebody else does to the server, as the table calls it, and how the table calls the same
+/// done to a bare loop.
+pub(crate) fn cases() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let cases = CASES.iter().filter(|case| case.to == To::Server);
+    cases.map(|case| (case.name, (case.name == STORM_OF_CONNECTIONS).then_some(BARE_STORM)))
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -166,6 +185,13 @@ impl Disturber {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            let address = match case.to {
+                To::Server => address,
+                To::BareLoop => match bare_accept() {
+                    Ok(address) => address,
+                    Err(error) => return eprintln!("{}: {error}", case.name),
+                },
+            };
             sys::pin(sample::CLIENT_CPU);
             sys::only_when_idle();
             // Not into the steps in which the batch still fills.
@@ -209,10 +235,31 @@ fn huge_prompt(address: SocketAddr) -> io::Result<()> {
     ask(&mut connect(address)?, &request(PATH, "other", &content, 1, Form::Whole))
 }
 
+const STORM: usize = 1_000;
+
 fn connection_storm(address: SocketAddr) -> io::Result<()> {
-    let all: io::Result<Vec<TcpStream>> = (0..1_000).map(|_| connect(address)).collect();
+    let all: io::Result<Vec<TcpStream>> = (0..STORM).map(|_| connect(address)).collect();
     drop(all?);
     Ok(())
+}
+
+/// A loop that accepts connections on the server's processor, and closes them when a storm of them
+/// is over; it ends with the process.
+fn bare_accept() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    sys::lengthen_backlog(&listener)?;
+    std::thread::spawn(move || {
+        sys::pin(sample::SERVER_CPU);
+        let mut open = Vec::new();
+        while let Ok((socket, _)) = listener.accept() {
+            open.push(socket);
+            if open.len() == STORM {
+                open.clear();
+            }
+        }
+    });
+    Ok(address)
 }
 
 fn scrape(address: SocketAddr) -> io::Result<()> {

@@ -17,6 +17,7 @@ use llmsim_engine::units::{Blocks, JobId, SimSpan, SimTime, Tokens};
 
 use crate::drain::drain;
 use crate::raw;
+use crate::sample::Timeline;
 use crate::sys;
 use crate::timeline::percentile;
 
@@ -168,6 +169,7 @@ fn bare_send(streams: usize) -> std::io::Result<u64> {
         frame_bytes: 300,
         cpu: Some(0),
         by: raw::By::Send,
+        timeline: Timeline::InStep,
         skip: 0,
     };
     let (mut sockets, sender) = raw::start(plan)?;

@@ -1,5 +1,6 @@
 //! The physical limit: a bare loop that gives every socket one frame per step and does nothing
-//! else, with `send()` or with one batch of io_uring operations per step.
+//! else, with `send()` or with one batch of io_uring operations per step; and one whose sockets each
+//! have their own time in a step.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
+use crate::sample::Timeline;
 use crate::sys;
 
 /// What the bare loop does.
@@ -21,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) frame_bytes: usize,
     pub(crate) cpu: Option<usize>,
     pub(crate) by: By,
+    /// Whether all sockets get their frame at the beginning of a step, or each at its own time.
+    pub(crate) timeline: Timeline,
     /// Steps at the start that its CPU time leaves out.
     pub(crate) skip: u32,
 }
@@ -56,9 +60,10 @@ pub(crate) fn start(plan: Plan) -> io::Result<(Vec<TcpStream>, JoinHandle<io::Re
         socket.set_nodelay(true)?;
         servers.push(socket);
     }
-    let send = match plan.by {
-        By::Send => send_all,
-        By::Uring => submit_all,
+    let send = match (plan.timeline, plan.by) {
+        (Timeline::InStep, By::Send) => send_all,
+        (Timeline::InStep, By::Uring) => submit_all,
+        (Timeline::Each, _) => send_each,
     };
     Ok((clients, std::thread::spawn(move || send(plan, &servers))))
 }
@@ -68,14 +73,49 @@ fn send_all(plan: Plan, sockets: &[TcpStream]) -> io::Result<Sent> {
     run(plan, |step, deadline, lags_ns| {
         let turn = step as usize % sockets.len();
         for socket in sockets[turn..].iter().chain(&sockets[..turn]) {
-            let mut sent = 0;
-            while sent < frame.len() {
-                sent += sys::send_now(socket, &frame[sent..])?;
-            }
+            send_frame(socket, &frame)?;
             lags_ns.push(sys::monotonic_ns() - deadline);
         }
         Ok(())
     })
+}
+
+fn send_frame(socket: &TcpStream, frame: &[u8]) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < frame.len() {
+        sent += sys::send_now(socket, &frame[sent..])?;
+    }
+    Ok(())
+}
+
+/// Sends what is due, and sleeps for the quantum that the server's fixed_rate has.
+fn send_each(plan: Plan, sockets: &[TcpStream]) -> io::Result<Sent> {
+    const QUANTUM_NS: u64 = 200_000;
+    if let Some(cpu) = plan.cpu {
+        sys::pin(cpu);
+    }
+    sys::precise_sleep();
+    let frame = frame(plan.frame_bytes);
+    let streams = sockets.len() as u64;
+    let (all, skipped) = (streams * u64::from(plan.steps), streams * u64::from(plan.skip));
+    let mut lags_ns = Vec::with_capacity(all as usize);
+    let start = sys::monotonic_ns() + 50_000_000;
+    let due = |number: u64| start + number * plan.step_ns / streams;
+    let (mut number, mut cpu_before) = (0, sys::thread_cpu_ns());
+    while number < all {
+        let now = sys::monotonic_ns();
+        while number < all && due(number) <= now {
+            send_frame(&sockets[(number % streams) as usize], &frame)?;
+            lags_ns.push(sys::monotonic_ns() - due(number));
+            number += 1;
+            if number == skipped {
+                cpu_before = sys::thread_cpu_ns();
+            }
+        }
+        std::thread::sleep(Duration::from_nanos(QUANTUM_NS));
+    }
+    let cpu_ns = sys::thread_cpu_ns() - cpu_before;
+    Ok(Sent { lags_ns, cpu_ns, frames: all - skipped })
 }
 
 fn submit_all(plan: Plan, sockets: &[TcpStream]) -> io::Result<Sent> {

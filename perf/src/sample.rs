@@ -13,8 +13,11 @@ use crate::sys;
 use crate::target::{Ask, Target};
 use crate::timeline::{Spread, percentile};
 
-/// The processor of the client; the bare loop and the server's I/O thread take 0.
+/// The processor of the client.
 pub(crate) const CLIENT_CPU: usize = 1;
+
+/// The processor of the bare loops, and of the server's I/O thread, which takes the first.
+pub(crate) const SERVER_CPU: usize = 0;
 
 /// Up to so many streams the client asks instead of sleeping: its own wake-up would be most of
 /// what it measures.
@@ -161,8 +164,9 @@ pub(crate) fn of_bare_loop(by: By, load: Load, frame_bytes: usize) -> io::Result
         steps: load.tokens,
         step_ns: load.period_ns,
         frame_bytes,
-        cpu: Some(0),
+        cpu: Some(SERVER_CPU),
         by,
+        timeline: load.timeline,
         skip: load.skip,
     };
     let (mut sockets, sender) = raw::start(plan)?;

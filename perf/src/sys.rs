@@ -116,6 +116,13 @@ pub(crate) fn precise_sleep() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
+/// Lets thousands of connections wait to be accepted: the standard library asks for 128.
+pub(crate) fn lengthen_backlog(listener: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: two integers, of which the first is a descriptor that is open across the call.
+    let failed = unsafe { libc::listen(listener.as_raw_fd(), 4_096) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Sends without waiting; `Ok(0)` if the socket is full.
 pub(crate) fn send_now(socket: &impl AsRawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the pointer and length are those of a live slice.
