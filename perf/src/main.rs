@@ -12,6 +12,7 @@ mod calibration;
 mod closed_loop;
 mod drain;
 mod envelope;
+mod faults;
 mod instructions;
 mod isolation;
 mod knee;
@@ -48,6 +49,9 @@ enum Measurement {
     Calibration(calibration::Args),
     /// The whole fidelity envelope: bare loops, every engine, and peers, side by side.
     Envelope(envelope::Args),
+    /// One request in five meets a fault, of every kind: how each ends, what is left, and the lag of
+    /// the others beside the same without.
+    Faults(faults::Args),
     /// Instructions per token and per request, whatever else the machine does.
     Instructions(instructions::Args),
     /// Token lag while another client does its worst, beside the same without.
@@ -79,6 +83,7 @@ fn main() -> std::process::ExitCode {
         Measurement::BenchAccuracy(args) => bench_accuracy::run(&args),
         Measurement::Calibration(args) => calibration::run(&args),
         Measurement::Envelope(args) => envelope::run(&args),
+        Measurement::Faults(args) => faults::run(&args),
         Measurement::Isolation(args) => isolation::run(&args),
         Measurement::Knee(args) => knee::run(&args),
         Measurement::Lag(args) => lag::run(&args),

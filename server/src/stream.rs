@@ -14,13 +14,14 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use llmsim_engine::faults::Style;
 use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use crate::api::answer::{Answer, Format, Progress};
 use crate::clock::Clock;
-use crate::faults::in_stream::{InStream, Unit};
+use crate::faults::in_stream::{InStream, Unit, Voice};
 use crate::gpu_thread::Address;
 use crate::http::connection::{Conn, Signal};
 use crate::lanes::Lanes;
@@ -143,7 +144,7 @@ pub(crate) struct Ended {
     /// Lanes whose jobs the engine still works on.
     pub(crate) unfinished: Vec<usize>,
     pub(crate) timing: Option<Box<Timing>>,
-    /// A fault that changed bytes of it.
+    /// A fault that changed bytes of it, or is to do so to its body.
     pub(crate) struck: Option<Box<InStream>>,
 }
 
@@ -156,6 +157,20 @@ impl Ended {
     /// What putting the body together takes, in plain tokens.
     pub(crate) fn work(&self) -> u64 {
         self.answer.format.work(self.released())
+    }
+
+    /// Where in the body of an answer that is not streamed the text of the first lane's next token
+    /// begins, after so many. Of what does not stand there as it was said (the arguments of a call
+    /// in some forms, a vector) it is the middle of the body.
+    pub(crate) fn place_after(&self, tokens: u32, body: &[u8]) -> usize {
+        let output = &self.answer.lanes.first().output;
+        let of_part = tokens - output.locate(tokens).token;
+        let mut said: Vec<u8> = Vec::new();
+        (of_part..tokens).for_each(|k| said.extend_from_slice(output.escaped(k)));
+        let before = said.len();
+        said.extend_from_slice(output.escaped(tokens));
+        let found = memchr::memmem::find(body, &said).filter(|_| !said.is_empty());
+        found.map_or(body.len() / 2, |at| at + before)
     }
 
     /// The body of an answer that is not streamed.
@@ -315,13 +330,24 @@ impl Generations {
             self.free.push(address.slot);
         }
         self.shard.in_flight.set(self.shard.in_flight.get() - 1);
-        self.shard.finish(outcome);
         let is_unfinished =
             |lane: &Lane| lane.standing != Standing::Refused && lane.progress.finish.is_none();
         let numbered = entry.lanes.iter().enumerate();
-        let (tokens, is_over) = (entry.lanes.first().tokens_sent(), entry.open == 0);
+        let first = entry.lanes.first();
+        let (sent, released) = (first.tokens_sent(), first.progress.released.get());
+        let has_struck = |fault: &Box<InStream>| match entry.delivery {
+            Delivery::Stream { .. } => fault.has_struck(sent, entry.open == 0),
+            // Nothing of the body has been sent: only if it comes to that.
+            Delivery::Whole => {
+                outcome == Outcome::Finished
+                    && fault.cuts_body().is_some_and(|after| released > after)
+            }
+        };
+        let struck = entry.fault.filter(has_struck);
+        let breaks_off = struck.as_ref().is_some_and(|fault| fault.breaks_body_off());
+        self.shard.finish(if breaks_off { Outcome::Faulted } else { outcome });
         Some(Ended {
-            struck: entry.fault.filter(|fault| fault.has_struck(tokens, is_over)),
+            struck,
             unfinished: match entry.unfinished {
                 0 => Vec::new(),
                 _ => numbered.filter(|(_, lane)| is_unfinished(lane)).map(|(at, _)| at).collect(),
@@ -389,7 +415,13 @@ impl Generations {
                     // Not by its slot: this is every token, and one look into the table is enough.
                     Delivery::Stream { .. } => entry.mark(address.slot, &mut self.dirty),
                     Delivery::Whole => {
-                        if entry.unfinished == 0 && entry.state == State::Running {
+                        let fails = |fault: &InStream| number == 0 && fault.fails_body(index.get());
+                        if entry.state == State::Running
+                            && entry.fault.as_deref().is_some_and(fails)
+                        {
+                            entry.state = State::Struck;
+                            entry.conn.signal(Signal::Generation);
+                        } else if entry.unfinished == 0 && entry.state == State::Running {
                             entry.state = State::Complete;
                             entry.conn.signal(Signal::Generation);
                         }
@@ -491,9 +523,17 @@ impl Generations {
         self.get(address)?.fault.as_deref()
     }
 
-    /// Whether a generation is framed as Anthropic frames it.
-    pub(crate) fn is_anthropics(&self, address: Address) -> bool {
-        self.get(address).is_some_and(|entry| matches!(entry.answer.format, Format::Messages(_)))
+    /// How a generation is told of an error in mid-stream.
+    pub(crate) fn voice<'a>(&self, address: Address, style: Style, request: &'a str) -> Voice<'a> {
+        let Some(entry) = self.get(address) else { return Voice::OpenAis(style) };
+        match &entry.answer.format {
+            Format::Messages(_) => Voice::Anthropics(request),
+            Format::Responses(format) => {
+                let sent = entry.lanes.first().tokens_sent();
+                Voice::Responses(style, format.sequence_after(&entry.answer, sent))
+            }
+            _ => Voice::OpenAis(style),
+        }
     }
 
     /// What has gone out of a stream.
@@ -852,8 +892,9 @@ impl Generation {
             format.open_lane(answer, number, bytes);
             Unit::Opening
         } else if self.lanes[number].is_end(unit) {
-            if !fault.is_some_and(InStream::hides_finish) {
-                format.end_lane(answer, number, progress, bytes);
+            format.end_lane(answer, number, progress, bytes);
+            if let Some(fault) = fault {
+                fault.transform_finish(start, bytes);
             }
             if is_last {
                 let all = self.lanes.map(|lane| lane.progress);

@@ -38,6 +38,27 @@ const tests = {
   async "no answer trips the timeout"() {
     await assert.rejects(chat("hang", { timeout: 500 }), OpenAI.APIConnectionTimeoutError);
   },
+  async "a stalled stream trips the timeout"() {
+    // The package's own timeout is for the answer's beginning: a signal is what ends a stream.
+    for (const words of ["stall=30s after=3", "stop=3 end=silence"]) {
+      const client = new OpenAI({ baseURL, apiKey: "unused", maxRetries: 0 });
+      const stream = await client.chat.completions.create(
+        { model: "fast", messages: message(), stream: true },
+        { headers: { "x-llmsim-fault": words } },
+      );
+      setTimeout(() => stream.controller.abort(), 500);
+      let text = "";
+      for await (const chunk of stream) text += chunk.choices[0].delta.content ?? "";
+      assert.equal(text, "One two three", words);
+    }
+  },
+  async "a body that breaks off, stalls or fails"() {
+    assert.equal(await chat("error_event=openai after=3 first=2", { maxRetries: 2 }), DEFAULT);
+    await assert.rejects(chat("error_event=vllm after=3"), OpenAI.InternalServerError);
+    await assert.rejects(chat("stop=3 end=close"));
+    await assert.rejects(chat("malformed_json after=3"));
+    assert.equal(await chat("stall=200ms after=3"), DEFAULT);
+  },
   async "an error event and a broken connection raise"() {
     await assert.rejects(chat("error_event=openai after=3", { stream: true }), OpenAI.APIError);
     await assert.rejects(chat("stop=3 end=close", { stream: true }));
@@ -55,6 +76,16 @@ const tests = {
       { headers: { "x-llmsim-fault": "status=529 first=2 retry_after_ms=20" } },
     );
     assert.equal(answer.content[0].text, DEFAULT);
+  },
+  async "anthropic's stream fails and breaks off"() {
+    const client = new Anthropic({ baseURL: baseURL.replace(/\/v1$/, ""), apiKey: "unused", maxRetries: 0 });
+    const read = (words) => client.messages.stream(
+      { model: "fast", max_tokens: 100, messages: message() },
+      { headers: { "x-llmsim-fault": words } },
+    ).finalText();
+    assert.equal(await read("stall=200ms after=3"), DEFAULT);
+    await assert.rejects(read("error_event=openai after=3"), Anthropic.APIError);
+    await assert.rejects(read("stop=3 end=close"));
   },
 };
 

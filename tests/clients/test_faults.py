@@ -117,7 +117,72 @@ class Errors(unittest.TestCase):
         self.assertEqual(raised.exception.code, "rate_limit_exceeded")
 
 
+class Bodies(unittest.TestCase):
+    def test_a_body_that_breaks_off_is_asked_for_again(self):
+        for words in ("stop=3 end=close", "stop=3 end=reset", "truncated_event after=3"):
+            self.assertEqual(chat(f"{words} first=2", max_retries=2), DEFAULT, words)
+            with self.assertRaises(openai.APIConnectionError, msg=words):
+                chat(words)
+
+    def test_a_body_that_stalls_trips_the_timeout(self):
+        for words in ("stall=30s after=3", "stop=3 end=silence"):
+            with self.assertRaises(openai.APITimeoutError, msg=words):
+                chat(words, timeout=0.5)
+        self.assertEqual(chat("stall=200ms after=3"), DEFAULT)
+
+    def test_an_answer_that_fails_is_an_internal_error(self):
+        for words in ("error_event=openai after=3", "error_event=vllm after=3"):
+            with self.assertRaises(openai.InternalServerError, msg=words):
+                chat(words)
+            self.assertEqual(chat(f"{words} first=1", max_retries=1), DEFAULT)
+
+    def test_a_body_that_is_no_json_raises(self):
+        for words in ("malformed_json after=3", "stop=3 end=clean"):
+            with self.assertRaises((ValueError, openai.APIError), msg=words):
+                chat(words)
+
+    def test_anthropics_client_asks_again_for_a_body_that_breaks_off(self):
+        root = BASE_URL.removesuffix("/v1")
+        for words in ("stop=3 end=close first=2", "error_event=openai after=3 first=2"):
+            with anthropic.Anthropic(base_url=root, api_key="unused", max_retries=2) as one:
+                answer = one.messages.create(model="fast", max_tokens=100, messages=message(),
+                                             extra_headers=fault(words))
+                self.assertEqual(answer.content[0].text, DEFAULT)
+
+
 class Streams(unittest.TestCase):
+    def messages(self, words, timeout=30):
+        """What Anthropic's client makes of a stream."""
+        root = BASE_URL.removesuffix("/v1")
+        options = {"base_url": root, "api_key": "unused", "max_retries": 0, "timeout": timeout}
+        with anthropic.Anthropic(**options) as one:
+            with one.messages.stream(model="fast", max_tokens=100, messages=message(),
+                                     extra_headers=fault(words)) as stream:
+                return "".join(stream.text_stream)
+
+    def test_anthropics_streams_stall_fail_and_break_off(self):
+        self.assertEqual(self.messages("stall=200ms after=3"), DEFAULT)
+        with self.assertRaises((anthropic.APITimeoutError, httpx.ReadTimeout)):
+            self.messages("stall=30s after=3", timeout=0.5)
+        with self.assertRaises(anthropic.APIStatusError) as raised:
+            self.messages("error_event=openai after=3")
+        self.assertEqual(raised.exception.body["error"]["type"], "api_error")
+        for words in ("stop=3 end=close", "stop=3 end=reset"):
+            with self.assertRaises((anthropic.APIConnectionError, httpx.TransportError)):
+                self.messages(words)
+
+    def test_an_error_in_a_response_is_an_event_of_its_own(self):
+        with client() as one:
+            events = list(one.responses.create(
+                model="fast", input=f"Hello {uuid.uuid4()}", stream=True,
+                extra_headers=fault("error_event=openai after=3"),
+            ))
+            self.assertEqual(events[-1].type, "error")
+            self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+            self.assertEqual("".join(event.delta for event in events
+                                     if event.type == "response.output_text.delta"),
+                             "One two three")
+
     def test_a_stalled_stream_trips_the_timeout(self):
         with self.assertRaises((openai.APITimeoutError, httpx.ReadTimeout)):
             chat("stall=30s after=3", timeout=0.5, stream=True)

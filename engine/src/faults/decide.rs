@@ -4,6 +4,8 @@
 //! invariant: by `p`, and by `first` unless it counts the rule's arrivals, a request is decided
 //! from the seed, the rule and the request alone, counting only how often that same request came.
 
+use std::hash::Hash;
+
 use super::fault::{Fault, Per, Rule, Stage, Unready, When};
 use crate::seed::{LookupMap, Seed};
 use crate::units::{SimSpan, SimTime};
@@ -37,7 +39,7 @@ pub struct Asked<'a> {
 pub struct Decision<'a> {
     /// Before the answer.
     pub before: Option<&'a Rule>,
-    /// In the stream, if it comes to that.
+    /// In the stream, or in the body, if it comes to that.
     pub stream: Option<&'a Rule>,
     /// The rate limits that it counts for.
     pub limits: Vec<&'a Rule>,
@@ -53,47 +55,50 @@ impl Decision<'_> {
 /// How often what came.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    /// By rule and request.
-    requests: LookupMap<(u64, u64), u32>,
+    /// How often the same request came, whatever befell it: what draws depend on. One number for
+    /// all rules, so that a request costs 16 bytes, however many rules there are.
+    contents: LookupMap<u64, u64>,
+    /// By rule and request, for rules that count the attempts they could hit.
+    requests: LookupMap<(u64, u64), u64>,
     /// By rule.
     arrivals: LookupMap<u64, u64>,
 }
 
-/// Different requests that are told apart: 24 MB at most. Beyond that a request that was not seen
-/// before counts as new each time.
+/// Different requests that are told apart, in each map: 16 to 24 MB at most. Beyond that a request
+/// that was not seen before counts as new each time.
 const MOST_REQUESTS: usize = 1 << 20;
 /// Rules that are counted for. Requests can bring their own.
 const MOST_RULES: usize = 1 << 16;
 
 impl Tallies {
-    /// Which time it is, from 1.
-    fn request(&mut self, rule: u64, content: u64) -> u32 {
-        let is_full = self.requests.len() >= MOST_REQUESTS;
-        match self.requests.get_mut(&(rule, content)) {
-            Some(count) => {
-                *count = count.saturating_add(1);
-                *count
-            }
-            None if is_full => 1,
-            None => {
-                self.requests.insert((rule, content), 1);
-                1
-            }
-        }
+    /// Which time this request came, from 1.
+    fn content(&mut self, content: u64) -> u64 {
+        count(&mut self.contents, content, MOST_REQUESTS)
+    }
+
+    /// Which time it came to this rule, from 1.
+    fn request(&mut self, rule: u64, content: u64) -> u64 {
+        count(&mut self.requests, (rule, content), MOST_REQUESTS)
     }
 
     fn arrival(&mut self, rule: u64) -> u64 {
-        let is_full = self.arrivals.len() >= MOST_RULES;
-        match self.arrivals.get_mut(&rule) {
-            Some(count) => {
-                *count += 1;
-                *count
+        count(&mut self.arrivals, rule, MOST_RULES)
+    }
+}
+
+/// One more of `key`; in a map that is full, what is new is always the first.
+fn count<K: Eq + Hash>(map: &mut LookupMap<K, u64>, key: K, most: usize) -> u64 {
+    let is_full = map.len() >= most;
+    match map.get_mut(&key) {
+        Some(count) => {
+            *count += 1;
+            *count
+        }
+        None => {
+            if !is_full {
+                map.insert(key, 1);
             }
-            None if is_full => 1,
-            None => {
-                self.arrivals.insert(rule, 1);
-                1
-            }
+            1
         }
     }
 }
@@ -106,14 +111,17 @@ pub fn decide<'a>(
     asked: &Asked<'_>,
 ) -> Decision<'a> {
     let mut decision = Decision::default();
+    let mut attempt = None;
     for rule in rules {
         let is_limit = matches!(rule.fault, Fault::RateLimit { .. });
         let is_open = match rule.fault.stage() {
             Stage::Before => is_limit || decision.before.is_none(),
-            Stage::Stream => asked.is_stream && decision.stream.is_none(),
+            Stage::Stream => {
+                decision.stream.is_none() && (asked.is_stream || rule.fault.fits_a_body())
+            }
             Stage::Engine => false,
         };
-        if !is_open || !hits(rule, seed, tallies, asked) {
+        if !is_open || !hits(rule, seed, tallies, &mut attempt, asked) {
             continue;
         }
         match rule.fault.stage() {
@@ -125,38 +133,46 @@ pub fn decide<'a>(
     decision
 }
 
-/// Why the server is not ready at this time, if a rule says so of all models.
+/// Why the server is not ready at this time, if a rule says so of all requests: one that hits some
+/// of them, by whatever condition, says nothing of the server.
 pub fn is_ready<'a>(rules: impl IntoIterator<Item = &'a Rule>, at: SimTime) -> Result<(), Unready> {
     let unready = rules.into_iter().find_map(|rule| match rule.fault {
-        Fault::Unready(why) if rule.when.model.is_none() && in_window(&rule.when, at) => Some(why),
+        Fault::Unready(why) if is_of_all(&rule.when) && in_window(&rule.when, at) => Some(why),
         _ => None,
     });
     unready.map_or(Ok(()), Err)
 }
 
-fn hits(rule: &Rule, seed: u64, tallies: &mut Tallies, asked: &Asked<'_>) -> bool {
+/// `attempt`: which time this request came, once somebody has asked.
+fn hits(
+    rule: &Rule,
+    seed: u64,
+    tallies: &mut Tallies,
+    attempt: &mut Option<u64>,
+    asked: &Asked<'_>,
+) -> bool {
     let when = &rule.when;
     if !matches(when, asked) {
         return false;
     }
-    let counts_requests = when.probability.is_some()
-        || when.first.is_some() && when.per != Some(Per::Rule)
+    let counts_requests = when.first.is_some() && when.per != Some(Per::Rule)
         || when.every.is_some() && when.per == Some(Per::Request);
     let counts_arrivals = when.every.is_some() && when.per != Some(Per::Request)
         || when.first.is_some() && when.per == Some(Per::Rule);
     let again = if counts_requests { tallies.request(rule.id, asked.content) } else { 1 };
     let arrival = if counts_arrivals { tallies.arrival(rule.id) } else { 1 };
     let count = |usual: Per| match when.per.unwrap_or(usual) {
-        Per::Request => u64::from(again),
+        Per::Request => again,
         Per::Rule => arrival,
     };
     let is_first = when.first.is_none_or(|first| count(Per::Request) <= u64::from(first));
     let is_nth = when.every.is_none_or(|every| count(Per::Rule).is_multiple_of(u64::from(every)));
     let is_drawn = when.probability.is_none_or(|probability| {
+        let attempt = *attempt.get_or_insert_with(|| tallies.content(asked.content));
         let drawn = Seed::new(seed)
             .with(&rule.id.to_le_bytes())
             .with(&asked.content.to_le_bytes())
-            .with(&again.to_le_bytes());
+            .with(&attempt.to_le_bytes());
         drawn.below(1_000_000) < u64::from(probability)
     });
     is_first && is_nth && is_drawn
@@ -175,6 +191,7 @@ fn matches(when: &When, asked: &Asked<'_>) -> bool {
     has_path
         && in_window(when, asked.at)
         && when.load.is_none_or(|load| asked.load > u64::from(load))
+        && when.stream.is_none_or(|stream| stream == asked.is_stream)
         && is_there(&when.model, asked.model)
         && when.key.as_deref().is_none_or(|key| asked.key == Some(key))
         && when.headers.iter().all(|(name, value)| {
@@ -184,6 +201,12 @@ fn matches(when: &When, asked: &Asked<'_>) -> bool {
             .contains
             .as_deref()
             .is_none_or(|wanted| asked.text.is_some_and(|text| text.contains(wanted)))
+}
+
+/// Whether nothing but the time decides whom a rule hits.
+fn is_of_all(when: &When) -> bool {
+    let When { at, lasts, .. } = *when;
+    *when == When { at, lasts, ..When::default() }
 }
 
 fn in_window(when: &When, at: SimTime) -> bool {
@@ -319,13 +342,43 @@ mod tests {
     }
 
     #[test]
+    fn however_many_rules_draw_a_request_is_remembered_once() {
+        let rules = parse(&"close p=0.001; ".repeat(30)).unwrap();
+        let mut tallies = Tallies::default();
+        for content in (0..1_000).chain(0..1_000) {
+            decide(&rules, 7, &mut tallies, &asked(content, &nothing));
+        }
+        assert_eq!((tallies.contents.len(), tallies.requests.len()), (1_000, 0));
+        assert_eq!(tallies.contents[&5], 2);
+    }
+
+    #[test]
     fn at_each_stage_the_first_rule_counts() {
         let rules = parse("stall=1s; status=500 p=0; status=503; status=502; stop=1").unwrap();
         let decision = decide(&rules, 0, &mut Tallies::default(), &asked(1, &nothing));
         assert_eq!(decision.before.map(|rule| rule.text.as_str()), Some("status=503"));
         assert_eq!(decision.stream.map(|rule| rule.text.as_str()), Some("stall=1s"));
-        let asked = Asked { is_stream: false, ..asked(1, &nothing) };
-        assert_eq!(decide(&rules, 0, &mut Tallies::default(), &asked).stream, None);
+    }
+
+    #[test]
+    fn a_body_is_hit_by_what_has_a_meaning_for_it_and_by_rules_that_do_not_want_a_stream() {
+        let body = Asked { is_stream: false, ..asked(1, &nothing) };
+        let hit = |text: &str, asked: &Asked<'_>| {
+            let rules = parse(text).unwrap();
+            let decision = decide(&rules, 0, &mut Tallies::default(), asked);
+            decision.stream.or(decision.before).map(|rule| rule.text.clone())
+        };
+        let events = "drop; duplicate; no_done; no_finish";
+        assert_eq!(hit(events, &body), None);
+        assert_eq!(hit(&format!("{events}; stall=1s"), &body).as_deref(), Some("stall=1s"));
+        for (text, in_stream, in_body) in [
+            ("stop=3", true, true),
+            ("stop=3 stream=true", true, false),
+            ("status=500 stream=false", false, true),
+        ] {
+            assert_eq!(hit(text, &asked(1, &nothing)).is_some(), in_stream, "{text}");
+            assert_eq!(hit(text, &body).is_some(), in_body, "{text}");
+        }
     }
 
     #[test]
@@ -336,5 +389,11 @@ mod tests {
         assert_eq!(at(10), Ok(()));
         assert_eq!(at(64), Err(Unready::Draining));
         assert_eq!(at(65), Ok(()));
+        // Some requests are told so; a probe is not.
+        for words in ["starting p=0.5", "draining first=2", "starting key=sk-1", "starting load=9"]
+        {
+            let rules = parse(words).unwrap();
+            assert_eq!(is_ready(&rules, SimTime::ZERO), Ok(()), "{words}");
+        }
     }
 }

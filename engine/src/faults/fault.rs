@@ -184,7 +184,7 @@ pub enum Unready {
 pub enum Stage {
     /// Before the first byte of the answer.
     Before,
-    /// In a streamed answer.
+    /// In an answer: in a stream, and some in a body, too ([`Fault::fits_a_body`]).
     Stream,
     /// Not in a request's: in a simulated GPU's.
     Engine,
@@ -219,6 +219,8 @@ pub struct When {
     pub lasts: Option<SimSpan>,
     /// Only while more generations than this are under way.
     pub load: Option<u32>,
+    /// Only requests for a stream, or only others.
+    pub stream: Option<bool>,
 }
 
 /// What is counted.
@@ -265,6 +267,35 @@ impl Fault {
             | Self::NoDone
             | Self::NoFinish => Stage::Stream,
             Self::Engine(_) => Stage::Engine,
+        }
+    }
+
+    /// Whether a fault of a stream has a meaning for an answer in one body, too. One that is about
+    /// an event has none.
+    pub const fn fits_a_body(&self) -> bool {
+        matches!(
+            self,
+            Self::Stop { .. }
+                | Self::Stall { .. }
+                | Self::MalformedJson { .. }
+                | Self::TruncatedEvent { .. }
+                | Self::InvalidUtf8 { .. }
+                | Self::ErrorEvent { .. }
+        )
+    }
+
+    /// After how many tokens a fault of a stream strikes; `None`: at its end, or it is none.
+    pub const fn after(&self) -> Option<u32> {
+        match *self {
+            Self::Stop { after, .. }
+            | Self::Stall { after, .. }
+            | Self::MalformedJson { after }
+            | Self::TruncatedEvent { after }
+            | Self::InvalidUtf8 { after }
+            | Self::Duplicate { after }
+            | Self::Drop { after }
+            | Self::ErrorEvent { after, .. } => Some(after),
+            _ => None,
         }
     }
 

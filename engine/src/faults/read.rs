@@ -185,6 +185,7 @@ impl<'a> Reader<'a> {
             at: self.span("at")?.unwrap_or(SimSpan::ZERO),
             lasts: self.span("for")?,
             load: self.whole("load", 0, u32::MAX)?,
+            stream: self.one_of("stream", &[("true", true), ("false", false)])?,
         })
     }
 
@@ -401,6 +402,7 @@ impl<'a> Reader<'a> {
             ("first", when.first.is_some()),
             ("every", when.every.is_some()),
             ("load", when.load.is_some()),
+            ("stream", when.stream.is_some()),
         ];
         if fault.stage() == Stage::Engine {
             let requests = [
@@ -439,6 +441,9 @@ impl<'a> Reader<'a> {
                     return complain(key, format!("a rate limit counts by itself: remove `{key}`"));
                 }
             }
+        }
+        if when.stream == Some(false) && fault.stage() == Stage::Stream && !fault.fits_a_body() {
+            return complain("stream", format!("`{kind}` is about the events of a stream"));
         }
         if when.per.is_some() && when.first.is_none() && when.every.is_none() {
             return complain("per", "`per` says what `first` or `every` counts".to_owned());
@@ -536,6 +541,7 @@ mod tests {
             ("rpm=3 first=2", Some(1), "counts by itself"),
             ("close per=rule", Some(1), "`first` or `every`"),
             ("close gpu=0", Some(1), "match by `model`"),
+            ("drop stream=false", Some(1), "events of a stream"),
             ("close=false", Some(0), "takes no value"),
             ("status=429 retry_after=1s retry_after_ms=1ms", Some(2), "told twice"),
             ("error_event=anthropic", Some(0), "one of `openai`, `vllm`"),

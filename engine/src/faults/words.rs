@@ -127,6 +127,7 @@ pub const KEYS: &[&str] = &[
     "at",
     "for",
     "load",
+    "stream",
 ];
 
 /// Splits a text into rules at `;` and each into words at spaces. A value in double quotes may have

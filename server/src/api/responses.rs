@@ -287,6 +287,16 @@ impl ResponsesFormat {
         if self.logprobs.is_some() { released * SCORED } else { released }
     }
 
+    /// The number of the event that comes after so many tokens.
+    pub(crate) fn sequence_after(&self, answer: &Answer, tokens: u32) -> u32 {
+        // The response was created, and is in progress.
+        let Some(last) = tokens.checked_sub(1) else { return 2 };
+        let output = &answer.lanes.first().output;
+        let spot = output.locate(last);
+        let silent = silent(&output.part(spot.part).kind);
+        self.items[spot.part].after_deltas((spot.token + 1).saturating_sub(silent))
+    }
+
     /// What closes the last item, and the whole response. It can be had again from then on, which
     /// is before its client knows that it is complete.
     pub(crate) fn end_lane(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {

@@ -1,19 +1,20 @@
-//! A fault inside a streamed answer: where it is, and what it does to the bytes.
+//! A fault inside an answer: where it is, and what it does to the bytes.
 //!
-//! Two kinds: those that change the bytes of a unit, and those that are a *gate*, beyond which the
+//! In a stream two kinds: those that change the bytes of a unit, and those that are a *gate*, beyond which the
 //! table of generations sends nothing until the connection, which then owns the socket, has done
-//! what the fault says. The invariant: what a fault does to a unit depends on the unit alone, so
+//! what the fault says. A body has neither units nor gates: what befalls it does so when it is put
+//! together. The invariant: what a fault does to a unit depends on the unit alone, so
 //! that it is the same bytes whenever it is rendered.
 
 use llmsim_engine::faults::{Fault, Rule, Style};
 use llmsim_engine::units::SimSpan;
 use llmsim_engine::wire::error::ApiError;
-use llmsim_engine::wire::{messages, sse};
+use llmsim_engine::wire::{messages, responses, sse};
 
 /// The fault of one generation.
 #[derive(Debug)]
 pub(crate) struct InStream {
-    /// For the stream; `None` if only its head is slow.
+    /// For the stream or the body; `None` if only the stream's head is slow.
     pub(crate) rule: Option<Rule>,
     /// For logs and metrics.
     pub(crate) model: String,
@@ -75,9 +76,28 @@ impl InStream {
         self.rule.as_ref().map(|rule| &rule.fault)
     }
 
-    /// Whether a lane's end is left out.
-    pub(crate) fn hides_finish(&self) -> bool {
-        matches!(self.fault(), Some(Fault::NoFinish))
+    /// Leaves out of a lane's end, whose events begin at `start`, the one that says why it ended, if
+    /// the fault says so. Where events have names it is one of them; else it is all there is.
+    pub(crate) fn transform_finish(&self, start: usize, bytes: &mut Vec<u8>) {
+        if !matches!(self.fault(), Some(Fault::NoFinish)) {
+            return;
+        }
+        let names: [&[u8]; 3] = [
+            b"event: message_delta\n",
+            b"event: response.completed\n",
+            b"event: response.incomplete\n",
+        ];
+        let end = bytes.split_off(start);
+        let mut rest = &end[..];
+        while let Some(at) = rest.windows(2).position(|two| two == b"\n\n") {
+            let (event, others) = rest.split_at(at + 2);
+            let says_why =
+                !event.starts_with(b"event: ") || names.iter().any(|name| event.starts_with(name));
+            if !says_why {
+                bytes.extend_from_slice(event);
+            }
+            rest = others;
+        }
     }
 
     /// Whether it is one that changes bytes, and has, after so many tokens of the first lane.
@@ -92,6 +112,25 @@ impl InStream {
             Some(Fault::NoDone | Fault::NoFinish) => is_over,
             _ => false,
         }
+    }
+
+    /// After how many tokens of the first lane it befalls a body, if it does that when the body is
+    /// put together.
+    pub(crate) fn cuts_body(&self) -> Option<u32> {
+        let fault = self.fault().filter(|fault| fault.fits_a_body())?;
+        if matches!(fault, Fault::ErrorEvent { .. }) { None } else { fault.after() }
+    }
+
+    /// Whether a body that it befalls does not come whole.
+    pub(crate) fn breaks_body_off(&self) -> bool {
+        let is_cut =
+            matches!(self.fault(), Some(Fault::Stop { .. } | Fault::TruncatedEvent { .. }));
+        is_cut && self.cuts_body().is_some()
+    }
+
+    /// Whether an answer in one body fails when it has so many tokens of the first lane.
+    pub(crate) fn fails_body(&self, tokens: u32) -> bool {
+        matches!(self.fault(), Some(Fault::ErrorEvent { after, .. }) if tokens > *after)
     }
 
     /// Does to the bytes of a unit of the first lane, which begin at `start`, what the fault says.
@@ -135,7 +174,7 @@ fn gate_of(rule: Option<&Rule>) -> Gate {
 }
 
 /// Takes the last brace away.
-fn malform(start: usize, bytes: &mut Vec<u8>) {
+pub(crate) fn malform(start: usize, bytes: &mut Vec<u8>) {
     if let Some(at) = bytes[start..].iter().rposition(|&byte| byte == b'}') {
         bytes.remove(start + at);
     }
@@ -154,6 +193,8 @@ fn inside_a_string(event: &[u8]) -> usize {
 pub(crate) enum Voice<'a> {
     /// In the form of OpenAI's API.
     OpenAis(Style),
+    /// In the form of OpenAI's Responses API, with the event's number; as vLLM as on its other APIs.
+    Responses(Style, u32),
     /// In the form of Anthropic's, with the request's id.
     Anthropics(&'a str),
 }
@@ -161,7 +202,11 @@ pub(crate) enum Voice<'a> {
 /// An error event in mid-stream, and what follows it.
 pub(crate) fn error_event(voice: Voice<'_>, error: &ApiError, out: &mut Vec<u8>) {
     let style = match voice {
-        Voice::OpenAis(style) => style,
+        Voice::Responses(Style::OpenAi, sequence) => {
+            responses::frames::write_error(error, sequence, out);
+            return;
+        }
+        Voice::OpenAis(style) | Voice::Responses(style, _) => style,
         Voice::Anthropics(request) => {
             out.extend_from_slice(b"event: error\ndata: ");
             messages::error::write(error, request, out);
@@ -216,6 +261,25 @@ mod tests {
             assert_eq!(changed(words, Unit::Token(2)), EVENT);
             assert_eq!(changed(words, Unit::End), EVENT);
         }
+    }
+
+    #[test]
+    fn the_event_that_says_why_it_ended_is_left_out() {
+        let rule = faults::parse("no_finish").unwrap().remove(0);
+        let fault = InStream::new(Some(rule), None, String::new());
+        let left = |end: &[u8]| {
+            let mut bytes = [b"before", end].concat();
+            fault.transform_finish(6, &mut bytes);
+            String::from_utf8(bytes.split_off(6)).unwrap()
+        };
+        assert_eq!(left(b"data: {\"finish_reason\":\"stop\"}\n\n"), "");
+        let stop = "event: content_block_stop\ndata: {}\n\n";
+        let delta = "event: message_delta\ndata: {}\n\n";
+        let last = "event: message_stop\ndata: {}\n\n";
+        assert_eq!(left([stop, delta, last].concat().as_bytes()), [stop, last].concat());
+        let done = "event: response.output_item.done\ndata: {}\n\n";
+        let completed = "event: response.completed\ndata: {}\n\n";
+        assert_eq!(left([done, completed].concat().as_bytes()), done);
     }
 
     #[test]

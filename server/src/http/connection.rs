@@ -519,7 +519,7 @@ impl Link {
         mut fate: Fate,
     ) -> Result<(), Close> {
         let Times { started, received } = times;
-        let mut fault = None;
+        let fault;
         let delivery = if answer.is_stream {
             fault = Self::in_stream(&mut fate);
             let mut head = Vec::with_capacity(512);
@@ -530,6 +530,7 @@ impl Link {
             response::write_stream_head(&mut head, exchange, id, millis(elapsed), &date, extra);
             Delivery::Stream { head: head.into(), chunked: !exchange.is_http10 }
         } else {
+            fault = Self::in_body(&mut fate);
             Delivery::Whole
         };
         let address = match self.io.submit(&self.conn, answer, delivery, received, fault) {
@@ -569,10 +570,12 @@ impl Link {
                 State::Complete => {
                     return self.complete(open, exchange, id, started, &fate).await;
                 }
-                State::Struck => match self.strike(&mut open, !exchange.is_http10, id).await? {
-                    true => continue,
-                    false => return Ok(()),
-                },
+                State::Struck => {
+                    match self.strike(&mut open, exchange, id, started, &fate).await? {
+                        true => continue,
+                        false => return Ok(()),
+                    }
+                }
                 State::Crashed => return self.crash(&mut open, exchange, id, started).await,
             }
             let is_blocked = state == State::Blocked;
@@ -666,18 +669,31 @@ impl Link {
         started: SimTime,
         fate: &Fate,
     ) -> Result<(), Close> {
-        let Some(ended) = open.complete() else { return Err(Close::Gone) };
+        let Some(mut ended) = open.complete() else { return Err(Close::Gone) };
         if ended.answer.is_stream {
             return Ok(());
         }
+        let struck = ended.struck.take();
+        let after = struck.as_ref().and_then(|fault| fault.cuts_body());
         let work = ended.work();
-        let body = if work <= u64::from(MOST_TOKENS_INLINE) {
-            ended.whole_body()
-        } else {
-            let length = Length::of_tokens(work);
-            helper::run(&self.io.helper, length, move || ended.whole_body()).await
+        let put_together = move || {
+            let body = ended.whole_body();
+            let place = after.map_or(0, |tokens| ended.place_after(tokens, &body));
+            (body, place)
         };
-        self.respond_fated(Response::json(200, body), fate, exchange, id, started).await
+        let (body, place) = if work <= u64::from(MOST_TOKENS_INLINE) {
+            put_together()
+        } else {
+            helper::run(&self.io.helper, Length::of_tokens(work), put_together).await
+        };
+        let response = Response::json(200, body);
+        match struck.and_then(|fault| fault.rule) {
+            None => self.respond_fated(response, fate, exchange, id, started).await,
+            Some(rule) => {
+                let fault = (&rule.fault, place);
+                self.respond_broken(response, fault, fate, exchange, id, started).await
+            }
+        }
     }
 
     /// Reads what there is into the buffer, waiting until there is something. Zero is the end of

@@ -12,11 +12,14 @@ use crate::fixture;
 
 /// What a request asks for, and how it must end: status, framing, events. An answer of 100 tokens
 /// is the role, the tokens, the finish reason and `[DONE]`.
-const FATES: [(&str, &str); 23] = [
+const FATES: [(&str, &str); 26] = [
     ("status=503", "503 whole"),
     ("status=429 retry_after=1s", "429 whole"),
     ("queue_full", "503 whole"),
     ("capacity", "503 whole"),
+    ("starting", "503 whole"),
+    ("draining", "503 whole"),
+    ("rpm=1000000", "200 whole 103"),
     ("close", "nothing, closed"),
     ("reset", "nothing, reset"),
     ("hang=300ms", "nothing, closed"),
@@ -104,6 +107,8 @@ fn of_five_hundred_streams_with_faults_each_ends_as_it_must() {
         "status=429 retry_after=1s",
         "queue_full",
         "capacity",
+        "starting",
+        "draining",
         "close",
         "reset",
         "hang=300ms",

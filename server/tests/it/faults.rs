@@ -34,25 +34,25 @@ fn faulty(words: &str, body: &str) -> String {
     )
 }
 
-fn ask(server: &Server, words: &str, body: &str) -> Client {
+pub(crate) fn ask(server: &Server, words: &str, body: &str) -> Client {
     let mut client = Client::new(server);
     client.send(faulty(words, body));
     client
 }
 
 /// All bytes until the connection ends, and how it ended.
-fn rest(client: &mut Client) -> (Vec<u8>, Option<ErrorKind>) {
+pub(crate) fn rest(client: &mut Client) -> (Vec<u8>, Option<ErrorKind>) {
     let mut bytes = Vec::new();
     let end = client.stream.read_to_end(&mut bytes).err().map(|error| error.kind());
     (bytes, end)
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// What is known of hits: `kind` and how often.
-fn hits(server: &Server, kind: &str) -> f64 {
+pub(crate) fn hits(server: &Server, kind: &str) -> f64 {
     let metrics = Client::new(server).get("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with("llm_sim_faults_total"));
     lines
@@ -62,7 +62,7 @@ fn hits(server: &Server, kind: &str) -> f64 {
 }
 
 /// Nothing is left over, and the next request is answered as if nothing had been.
-fn nothing_is_left(server: &Server) {
+pub(crate) fn nothing_is_left(server: &Server) {
     fixture::wait_until(server, "no generation", |totals| {
         totals.in_flight == 0 && totals.gpus.iter().all(|gpu| gpu.running + gpu.waiting == 0)
     });
@@ -538,7 +538,7 @@ fn a_gpu_slows_down_pauses_loses_memory_and_preempts_and_every_answer_is_right()
 }
 
 /// A server with `/admin`.
-fn admin() -> Server {
+pub(crate) fn admin() -> Server {
     fixture::start_with(|settings| settings.admin = Admin { is_on: true, address: None })
 }
 
@@ -548,7 +548,7 @@ fn admin_asks(server: &Server, method: &str, body: &str) -> Response {
     client.response()
 }
 
-fn put(server: &Server, body: &str) {
+pub(crate) fn put(server: &Server, body: &str) {
     let response = admin_asks(server, "PUT", body);
     assert_eq!(response.status, 200, "{}", response.text());
 }
@@ -657,6 +657,11 @@ fn every_example_of_the_documentation_hits() {
             _ => drop(rest(&mut ask_once(&server, &words, &body))),
         }
         fixture::wait_until(&server, &words, |_| hits(&server, kind) > before);
+        // The live page shows it first, with the words of its rule, or what was done to the GPU.
+        let page = Client::new(&server).get("/ui/data");
+        let (_, recent) = page.text().split_once("\"recent\":[").unwrap();
+        let of_kind = format!("\"kind\":\"{kind}\"");
+        assert!(recent.contains(&of_kind), "{words}: {recent}");
         put(&server, "[]");
         kinds.push(kind);
     }

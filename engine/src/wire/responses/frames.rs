@@ -232,9 +232,14 @@ impl Item {
         if self.is_call() { 2 } else { 3 }
     }
 
+    /// The number of the event that comes after so many of its deltas.
+    pub fn after_deltas(&self, deltas: u32) -> u32 {
+        self.first + self.opening() + deltas
+    }
+
     /// The number of the first event after it, if it has so many deltas.
     pub fn after(&self, deltas: u32) -> u32 {
-        self.first + self.opening() + deltas + self.closing()
+        self.after_deltas(deltas) + self.closing()
     }
 
     /// Appends the events that open it.
@@ -280,7 +285,7 @@ impl Item {
 
     /// Appends the events that close it after so many deltas.
     pub fn close(&self, deltas: u32, status: Status, content: Content<'_>, out: &mut Vec<u8>) {
-        let sequence = self.first + self.opening() + deltas;
+        let sequence = self.after_deltas(deltas);
         let names = self.names();
         open_event(names.done, out);
         self.place(out);

@@ -1,7 +1,7 @@
 //! What a fault on purpose does to a connection.
 //!
 //! Whom it hits is decided elsewhere; here it happens: an error instead of an answer, silence, the
-//! end of the connection, a head that takes its time, a stream that breaks off. The invariant: a
+//! end of the connection, a head that takes its time, a stream or a body that breaks off. The invariant: a
 //! fault ends in one of the ways in which an exchange ends anyway, so that nothing it holds (a
 //! generation, its jobs, their blocks, the connection) outlives it.
 
@@ -20,7 +20,7 @@ use super::super::head::Head;
 use super::super::response::{self, Exchange, RequestId, Response};
 use super::{Close, Link, MOST_PIPELINED, OpenGeneration, Received, Signal, Turn, millis};
 use crate::api::answer::Answer;
-use crate::faults::in_stream::{InStream, Voice, error_event};
+use crate::faults::in_stream::{InStream, Voice, error_event, malform};
 use crate::faults::{Verdict, limit_headers, respond};
 use crate::gpu_thread::Address;
 use crate::helper::{self, Length};
@@ -155,16 +155,80 @@ impl Link {
             response.content_type = content_type.clone().into();
         }
         response.headers.extend(fate.headers.iter().cloned());
-        let Some(span) = fate.slow_head else {
+        if fate.slow_head.is_none() {
             return self.respond(&response, exchange, id, started).await;
-        };
+        }
+        let all = response.body.len();
+        self.begin(&response, all, fate, exchange, id, started).await.map(drop)
+    }
+
+    /// Sends a response as far as the first `most` bytes of its body; gives back the others.
+    async fn begin(
+        &mut self,
+        response: &Response,
+        most: usize,
+        fate: &Fate,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<Vec<u8>, Close> {
         let mut bytes = Vec::with_capacity(512 + response.body.len());
         let elapsed = self.io.clock.now().saturating_since(started);
         let date = self.io.date();
-        response::write(&mut bytes, &response, exchange, id, millis(elapsed), &date);
+        response::write(&mut bytes, response, exchange, id, millis(elapsed), &date);
         let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
-        self.drip(&bytes[..head], span).await?;
-        self.send_all(&bytes[head..]).await
+        match fate.slow_head {
+            Some(span) => {
+                self.drip(&bytes[..head], span).await?;
+                self.send_all(&bytes[head..head + most]).await?;
+            }
+            None => self.send_all(&bytes[..head + most]).await?,
+        }
+        Ok(bytes.split_off(head + most))
+    }
+
+    /// Answers with a body that a fault befalls, where `place` says.
+    pub(super) async fn respond_broken(
+        &mut self,
+        mut response: Response,
+        (fault, place): (&Fault, usize),
+        fate: &Fate,
+        exchange: Exchange,
+        id: &RequestId,
+        started: SimTime,
+    ) -> Result<(), Close> {
+        match fault {
+            Fault::MalformedJson { .. } => malform(0, &mut response.body),
+            Fault::InvalidUtf8 { .. } => response.body.insert(place, 0xff),
+            Fault::Stop { end: End::Clean, .. } => response.body.truncate(place),
+            _ => {
+                response.headers.extend(fate.headers.iter().cloned());
+                if let Some(content_type) = &fate.content_type {
+                    response.content_type = content_type.clone().into();
+                }
+                let rest = self.begin(&response, place, fate, exchange, id, started).await?;
+                return match fault {
+                    Fault::Stall { span, .. } => {
+                        self.pause(*span).await?;
+                        self.send_all(&rest).await
+                    }
+                    Fault::Stop { end: End::Silence, .. } => {
+                        self.pause(FOR_EVER).await?;
+                        Err(Close::Done)
+                    }
+                    Fault::Stop { end: End::Reset, .. } => Err(Close::Reset),
+                    _ => Err(Close::Done),
+                };
+            }
+        }
+        self.respond_fated(response, fate, exchange, id, started).await
+    }
+
+    /// What the generation of a body is told of its fate.
+    pub(super) fn in_body(fate: &mut Fate) -> Option<Box<InStream>> {
+        let verdict = fate.verdict.as_mut()?;
+        let rule = verdict.stream.take()?;
+        Some(Box::new(InStream::new(Some(rule), None, verdict.model.clone())))
     }
 
     /// What a stream's generation is told of its fate.
@@ -182,16 +246,17 @@ impl Link {
     pub(super) async fn strike(
         &mut self,
         open: &mut OpenGeneration,
-        chunked: bool,
+        exchange: Exchange,
         id: &RequestId,
+        started: SimTime,
+        fate: &Fate,
     ) -> Result<bool, Close> {
-        let address = open.address;
-        let (slow_head, rule, model, is_anthropics) = {
+        let (address, chunked) = (open.address, !exchange.is_http10);
+        let (slow_head, rule, model) = {
             let generations = self.io.generations.borrow();
             let Some(fault) = generations.fault(address) else { return Err(Close::Gone) };
             let slow_head = fault.slow_head.filter(|_| fault.holds_head());
-            let is_anthropics = generations.is_anthropics(address);
-            (slow_head, fault.rule.clone(), fault.model.clone(), is_anthropics)
+            (slow_head, fault.rule.clone(), fault.model.clone())
         };
         if let Some(span) = slow_head {
             let head = self.io.generations.borrow().next_bytes(address);
@@ -233,12 +298,18 @@ impl Link {
                 return Err(Close::Done);
             }
             Fault::ErrorEvent { style, .. } => {
-                open.give_up(Outcome::Faulted);
-                let voice = match is_anthropics {
-                    true => Voice::Anthropics(id.as_str()),
-                    false => Voice::OpenAis(style),
-                };
-                self.end_with_error(voice, &ApiError::internal(), chunked).await?;
+                let voice = self.io.generations.borrow().voice(address, style, id.as_str());
+                let error = ApiError::internal();
+                match open.give_up(Outcome::Faulted) {
+                    Some(ended) if !ended.answer.is_stream => {
+                        let mut response = ended.answer.format.refusal(&error);
+                        if style == Style::Vllm && !matches!(voice, Voice::Anthropics(_)) {
+                            response.body = error.vllm_body();
+                        }
+                        self.respond_fated(response, fate, exchange, id, started).await?;
+                    }
+                    _ => self.end_with_error(voice, &error, chunked).await?,
+                }
             }
             _ => unreachable!("no other fault has a gate"),
         }
@@ -255,10 +326,7 @@ impl Link {
         started: SimTime,
     ) -> Result<(), Close> {
         let sent = self.io.generations.borrow().sent(open.address);
-        let voice = match self.io.generations.borrow().is_anthropics(open.address) {
-            true => Voice::Anthropics(id.as_str()),
-            false => Voice::OpenAis(Style::Vllm),
-        };
+        let voice = self.io.generations.borrow().voice(open.address, Style::Vllm, id.as_str());
         let Some(ended) = open.give_up(Outcome::Faulted) else { return Err(Close::Gone) };
         let error = ApiError::crashed();
         match sent {
@@ -308,8 +376,12 @@ impl Link {
         Ok(())
     }
 
-    /// Waits, unless the client goes or the server is cut.
+    /// Waits, unless the client goes or the server is cut. A server that ends waits for what is
+    /// under way: where nothing will come, that is nothing.
     async fn pause(&mut self, span: SimSpan) -> Result<(), Close> {
+        if span == FOR_EVER && self.io.is_draining() {
+            return Err(Close::Gone);
+        }
         let mut timer = pin!(monoio::time::sleep(Duration::from_nanos(span.as_ns())));
         self.conn.expires.set(u64::MAX);
         loop {
@@ -334,8 +406,8 @@ impl Link {
                 Some(Turn::Signalled) => {
                     self.conn.take(Signal::Generation);
                     self.conn.take(Signal::Expired);
-                    self.conn.take(Signal::Drain);
-                    if self.conn.is_set(Signal::Cut) {
+                    let is_draining = self.conn.take(Signal::Drain);
+                    if self.conn.is_set(Signal::Cut) || is_draining && span == FOR_EVER {
                         return Err(Close::Gone);
                     }
                 }
