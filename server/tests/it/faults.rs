@@ -657,8 +657,8 @@ fn every_example_of_the_documentation_hits() {
             _ => drop(rest(&mut ask_once(&server, &words, &body))),
         }
         fixture::wait_until(&server, &words, |_| hits(&server, kind) > before);
-        // The live page shows it first, with the words of its rule, or what was done to the GPU.
-        let page = Client::new(&server).get("/ui/data");
+        // It is told of there and on the live page, from the same list.
+        let page = Client::new(&server).get("/admin/faults");
         let (_, recent) = page.text().split_once("\"recent\":[").unwrap();
         let of_kind = format!("\"kind\":\"{kind}\"");
         assert!(recent.contains(&of_kind), "{words}: {recent}");
