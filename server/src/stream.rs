@@ -335,7 +335,7 @@ impl Generations {
         let numbered = entry.lanes.iter().enumerate();
         let first = entry.lanes.first();
         let (sent, released) = (first.tokens_sent(), first.progress.released.get());
-        let has_struck = |fault: &Box<InStream>| match entry.delivery {
+        let has_struck = |fault: &InStream| match entry.delivery {
             Delivery::Stream { .. } => fault.has_struck(sent, entry.open == 0),
             // Nothing of the body has been sent: only if it comes to that.
             Delivery::Whole => {
@@ -343,7 +343,7 @@ impl Generations {
                     && fault.cuts_body().is_some_and(|after| released > after)
             }
         };
-        let struck = entry.fault.filter(has_struck);
+        let struck = entry.fault.filter(|fault| has_struck(fault));
         let breaks_off = struck.as_ref().is_some_and(|fault| fault.breaks_body_off());
         self.shard.finish(if breaks_off { Outcome::Faulted } else { outcome });
         Some(Ended {
