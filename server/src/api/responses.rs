@@ -68,6 +68,11 @@ struct Place {
 }
 
 impl Place {
+    /// The number of the event that comes after so many of its deltas.
+    fn after_deltas(&self, deltas: u32) -> u32 {
+        self.item.as_ref().map_or(self.first, |item| item.after_deltas(deltas))
+    }
+
     /// The number of the first event after it, if it has so many deltas.
     fn after(&self, deltas: u32) -> u32 {
         self.item.as_ref().map_or(self.first, |item| item.after(deltas))
@@ -290,7 +295,7 @@ impl ResponsesFormat {
     /// The number of the event that comes after so many tokens.
     pub(crate) fn sequence_after(&self, answer: &Answer, tokens: u32) -> u32 {
         // The response was created, and is in progress.
-        let Some(last) = tokens.checked_sub(1) else { return 2 };
+        let Some(last) = tokens.checked_sub(1) else { return FIRST_SEQUENCE };
         let output = &answer.lanes.first().output;
         let spot = output.locate(last);
         let silent = silent(&output.part(spot.part).kind);
