@@ -98,22 +98,15 @@ fn measure(args: &Args) -> io::Result<(Reporter, Vec<String>)> {
         .map(|from| (from + 0.3 * phase_s, from + 0.9 * phase_s))
         .collect();
     let mut plan = Plan::new(args.seed, args.share, args.tokens, &windows)?;
+    let models = plan::models_yml(args.step_ms);
+    // From a server of their own: the timeline of the other begins when it starts.
+    let references = references(&Target::start(&args.server, &models, &[])?, args)?;
     let file = std::env::temp_dir().join(format!("llmsim-perf-faults-{}.yml", std::process::id()));
     std::fs::write(&file, &plan.yml)?;
     let extra = ["--faults".to_owned(), file.display().to_string()];
-    let started = Target::start(&args.server, &plan::models_yml(args.step_ms), &extra);
+    let started = Target::start(&args.server, &models, &extra);
     let _ = std::fs::remove_file(&file);
     let target = started?;
-
-    let mut all = Vec::new();
-    for is_sick in [false, true] {
-        for surface in Surface::ALL {
-            all.push((is_sick, reference(target.address, is_sick, surface, args)?));
-        }
-    }
-    let of_references =
-        Counted { streamed: Surface::ALL.len() as u64, tokens: u64::from(args.tokens) };
-    let references = References(all);
     let load = Load {
         streams: args.streams,
         time_ns: (time_s * 1e9) as u64,
@@ -135,38 +128,40 @@ fn measure(args: &Args) -> io::Result<(Reporter, Vec<String>)> {
     }
 
     reporter.table(ends(args, &plan, &judged, &left.metrics, &mut complaints));
-    reporter.table(counters(&judged, &left.metrics, of_references, &mut complaints));
+    reporter.table(counters(&judged, &left.metrics, &mut complaints));
     reporter.table(leaks(&left, &memory, &mut complaints));
     reporter.table(lags(args, &judged, &load));
     Ok((reporter, complaints))
 }
 
-/// What the requests for references add to the counters of each model.
-#[derive(Clone, Copy)]
-struct Counted {
-    /// Streams; as many are whole.
-    streamed: u64,
-    tokens: u64,
-}
-
-/// Answers that nothing befalls.
-fn reference(
-    address: SocketAddr,
-    is_sick: bool,
-    surface: Surface,
-    args: &Args,
-) -> io::Result<Reference> {
-    let ask = |form: Form| {
+/// Answers that nothing befalls, of each model and surface, all at once.
+fn references(target: &Target, args: &Args) -> io::Result<References> {
+    let ask = |is_sick: bool, surface: Surface, form: Form| {
         let body = surface.body(plan::model(is_sick), "reference", form, args.tokens);
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: perf\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             surface.path(),
             body.len()
         );
-        exchange(address, &request)
+        exchange(target.address, &request)
     };
-    Reference::new(surface, args.tokens, &ask(Form::Stream)?, &ask(Form::Whole)?)
-        .map_err(io::Error::other)
+    let both = |is_sick: bool, surface: Surface| {
+        let stream = ask(is_sick, surface, Form::Stream)?;
+        let whole = ask(is_sick, surface, Form::Whole)?;
+        let reference = Reference::new(surface, args.tokens, &stream, &whole);
+        Ok((is_sick, reference.map_err(io::Error::other)?))
+    };
+    let each = [false, true].into_iter().flat_map(|sick| Surface::ALL.map(|one| (sick, one)));
+    let all: io::Result<Vec<(bool, Reference)>> = std::thread::scope(|scope| {
+        let both = &both;
+        let threads: Vec<_> =
+            each.map(|(sick, surface)| scope.spawn(move || both(sick, surface))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().expect("asking does not panic")
+        };
+        threads.into_iter().map(join).collect()
+    });
+    Ok(References(all?))
 }
 
 /// Everything that comes for a request on a connection of its own.
@@ -306,12 +301,7 @@ fn ends(
 }
 
 /// Jobs by how they ended and tokens of streams: the client's sums beside the server's counters.
-fn counters(
-    judged: &Judged,
-    metrics: &Metrics,
-    references: Counted,
-    complaints: &mut Vec<String>,
-) -> Table {
+fn counters(judged: &Judged, metrics: &Metrics, complaints: &mut Vec<String>) -> Table {
     let title = "Counters of /metrics beside what the client saw";
     let mut table = Table::new(title, &["counter", "model", "client", "server"]);
     let mut compare = |counter: &str, model: &str, client: u64, server: u64| {
@@ -323,21 +313,18 @@ fn counters(
     for model in [WELL, SICK] {
         for reason in ["length", "cancelled", "error", "stop"] {
             let seen = judged.jobs.get(&(model, reason)).copied().unwrap_or(0);
-            let own = if reason == "length" { 2 * references.streamed } else { 0 };
             let labels = [("finish_reason", reason), ("model", model)];
             let counted = metrics.sum("llm_sim_requests_total", &labels);
-            compare(&format!("requests_total, {reason}"), model, seen + own, counted);
+            compare(&format!("requests_total, {reason}"), model, seen, counted);
         }
         let seen = judged.tokens.get(model).copied().unwrap_or(0);
-        let own = references.streamed * references.tokens;
         let counted = metrics.sum("llm_sim_sent_tokens_total", &[("model", model)]);
-        compare("sent_tokens_total", model, seen + own, counted);
+        compare("sent_tokens_total", model, seen, counted);
     }
-    for ended in ["sent", "faulted", "disconnected", "write_timeout", "cut"] {
+    for ended in ["sent", "faulted", "refused", "disconnected", "write_timeout", "cut"] {
         let seen = judged.deliveries.get(ended).copied().unwrap_or(0);
-        let own = if ended == "sent" { 4 * references.streamed } else { 0 };
         let counted = metrics.sum("llm_sim_answers_total", &[("ended", ended)]);
-        compare(&format!("answers_total, {ended}"), "both", seen + own, counted);
+        compare(&format!("answers_total, {ended}"), "both", seen, counted);
     }
     table
 }

@@ -243,7 +243,7 @@ fn ways(
         ways.push(Expected::refused(429, before.into_iter().chain([(&rule.fault, place(rule))])));
     }
     if is_sick {
-        ways.push(Expected::refused(503, []));
+        ways.push(Expected::down());
         ways.extend(Expected::crashed(form));
     }
     ways

@@ -137,9 +137,12 @@ pub(crate) struct Expected {
     pub(crate) strikes: Vec<usize>,
     /// A fault has answered, or broken the connection, in place of the model.
     pub(crate) is_answered: bool,
-    /// Its simulated GPU has crashed.
+    /// Its simulated GPU has crashed, or was down when it came.
     is_lost: bool,
 }
+
+/// The status of a request whose simulated GPUs are all down.
+const DOWN: u16 = 503;
 
 /// What is said until then.
 #[derive(Clone, Debug)]
@@ -259,6 +262,11 @@ impl Expected {
         }
     }
 
+    /// The way of a request whose simulated GPUs are all down: its engine refuses it.
+    pub(crate) fn down() -> Self {
+        Self { is_lost: true, ..Self::refused(DOWN, []) }
+    }
+
     /// The ways of a request whose simulated GPU crashes: before the first byte, and in the stream.
     pub(crate) fn crashed(form: Form) -> Vec<Self> {
         let early = Self { is_lost: true, ..Self::refused(500, []) };
@@ -354,6 +362,7 @@ impl Expected {
     pub(crate) fn delivery(&self) -> Option<&'static str> {
         match self.said {
             Said::Body(BodyChange::Ends(..)) => Some("faulted"),
+            Said::Error(DOWN, _) if self.is_lost => Some("refused"),
             _ => self.job().map(|job| if job == "length" { "sent" } else { "faulted" }),
         }
     }

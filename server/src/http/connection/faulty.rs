@@ -1,8 +1,8 @@
 //! What a fault on purpose does to a connection.
 //!
 //! Whom it hits is decided elsewhere; here it happens: an error instead of an answer, silence, the
-//! end of the connection, a head that takes its time, a stream or a body that breaks off. The invariant: a
-//! fault ends in one of the ways in which an exchange ends anyway, so that nothing it holds (a
+//! end of the connection, a head that takes its time, a stream or a body that breaks off. The
+//! invariant: a fault ends in one of the ways in which an exchange ends anyway, so that nothing it holds (a
 //! generation, its jobs, their blocks, the connection) outlives it.
 
 use std::future::Future as _;
