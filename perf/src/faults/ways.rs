@@ -659,7 +659,8 @@ fn normal(bytes: &[u8]) -> Vec<u8> {
         } else {
             continue;
         };
-        out.extend_from_slice(&bytes[from..value]);
+        // With both quotes of a text.
+        out.extend_from_slice(&bytes[from..value + usize::from(is_text)]);
         from = end;
     }
     out.extend_from_slice(&bytes[from..]);
