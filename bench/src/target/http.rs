@@ -474,12 +474,14 @@ impl Client {
                 Err(failure) => return Err(failure.into()),
             };
             self.live.chunks(chunks, record, at);
-            if most_chunks.is_some_and(|most| record.output.chunks > most) {
+            if let Some(most) = most_chunks
+                && record.output.chunks > most
+            {
                 let asked = record.max_tokens.unwrap_or_default();
-                let detail = format!(
-                    "no end after {most} chunks where {asked} tokens were asked for",
-                    most = record.output.chunks
-                );
+                // The limit and not the count, which depends on how much a read brings: failures
+                // alike are told alike.
+                let detail =
+                    format!("no end after {most} chunks where {asked} tokens were asked for");
                 return Err(Failure::new(FailureClass::WrongTokenCount, detail).into());
             }
             // Only what brings the answer on counts: a server may send comments, empty chunks or an
