@@ -113,7 +113,11 @@ fn measure(args: &Args) -> io::Result<(Reporter, Vec<String>)> {
         phase_ns: (phase_s * 1e9) as u64,
     };
     let mut memory: Vec<(f64, u64)> = Vec::new();
-    let mut tick = |part: f64| memory.push((part, sys::resident_bytes(target.pid()).unwrap_or(0)));
+    let mut unseen = None;
+    let mut tick = |part: f64| match sys::resident_bytes(target.pid()) {
+        Ok(bytes) => memory.push((part, bytes)),
+        Err(error) => unseen = Some(error),
+    };
     let judged = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             sys::pin(sample::CLIENT_CPU);
@@ -121,6 +125,9 @@ fn measure(args: &Args) -> io::Result<(Reporter, Vec<String>)> {
         });
         client.join().expect("the client does not panic")
     })?;
+    if let Some(error) = unseen {
+        return Err(error);
+    }
     let left = Left::wait(target.address)?;
     let mut complaints: Vec<String> = judged.complaints.clone();
     if judged.wrong > complaints.len() as u64 {

@@ -128,10 +128,14 @@ fn measure(args: &Args) -> io::Result<Reporter> {
         let (mut alone, mut disturbed, mut times) = (Vec::new(), Vec::new(), 0);
         for _ in 0..args.rounds {
             alone.push(one(args, |_| ())?);
-            let count = Arc::new(AtomicU64::new(0));
-            let counter = Arc::clone(&count);
-            disturbed.push(one(args, move |address| Disturber::start(case, address, counter))?);
-            times = count.load(Ordering::Relaxed);
+            let acts = Arc::new(Acts::default());
+            let told = Arc::clone(&acts);
+            disturbed.push(one(args, move |address| Disturber::start(case, address, told))?);
+            times = acts.done.load(Ordering::Relaxed);
+            if times == 0 || acts.gave_up.load(Ordering::Relaxed) {
+                // Streams that nobody disturbs to the end would be found undisturbed.
+                return Err(io::Error::other(format!("{}: not all the time", case.name)));
+            }
         }
         let [alone, disturbed] = [&alone, &disturbed].map(|runs| Figures::median(runs));
         let us = |ns: u64| ns as f64 / 1e3;
@@ -174,6 +178,13 @@ fn one<T>(args: &Args, beside: impl FnOnce(SocketAddr) -> T) -> io::Result<Figur
     Ok(sample::of_server(&target, "lag", load, beside)?.0)
 }
 
+/// What a disturber has done.
+#[derive(Default)]
+struct Acts {
+    done: AtomicU64,
+    gave_up: AtomicBool,
+}
+
 /// Does it again and again until dropped.
 struct Disturber {
     stop: Arc<AtomicBool>,
@@ -181,15 +192,19 @@ struct Disturber {
 }
 
 impl Disturber {
-    fn start(case: &'static Case, address: SocketAddr, count: Arc<AtomicU64>) -> Self {
+    fn start(case: &'static Case, address: SocketAddr, acts: Arc<Acts>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            let give_up = |error: io::Error| {
+                eprintln!("{}: {error}", case.name);
+                acts.gave_up.store(true, Ordering::Relaxed);
+            };
             let address = match case.to {
                 To::Server => address,
                 To::BareLoop => match bare_accept() {
                     Ok(address) => address,
-                    Err(error) => return eprintln!("{}: {error}", case.name),
+                    Err(error) => return give_up(error),
                 },
             };
             sys::pin(sample::CLIENT_CPU);
@@ -198,8 +213,8 @@ impl Disturber {
             std::thread::sleep(Duration::from_millis(300));
             while !stopped.load(Ordering::Relaxed) {
                 match (case.act)(address) {
-                    Ok(()) => count.fetch_add(1, Ordering::Relaxed),
-                    Err(error) => return eprintln!("{}: {error}", case.name),
+                    Ok(()) => acts.done.fetch_add(1, Ordering::Relaxed),
+                    Err(error) => return give_up(error),
                 };
                 std::thread::sleep(case.rest);
             }

@@ -187,6 +187,15 @@ struct Seen {
     frames: u64,
 }
 
+/// A look at the server in the middle of a run.
+struct Look {
+    at_ns: u64,
+    /// Frames that had arrived.
+    frames: u64,
+    /// CPU time of the server, ns, and its memory, bytes.
+    seen: io::Result<(u64, u64)>,
+}
+
 /// Drains the sockets, and looks at CPU and memory after the skipped frames and near the end.
 fn watch(
     sockets: &mut [TcpStream],
@@ -198,7 +207,7 @@ fn watch(
     let begin = u64::from(load.skip) * load.streams as u64;
     let end = all - all / 50 - 1;
     let mut arrivals = Vec::with_capacity(all as usize);
-    let mut looks: Vec<(u64, u64, (u64, u64))> = Vec::with_capacity(2);
+    let mut looks: Vec<Look> = Vec::with_capacity(2);
     let wait = if load.streams <= MOST_BUSY { Wait::Busy } else { Wait::Sleep };
     let drained = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -210,7 +219,7 @@ fn watch(
                     _ => false,
                 };
                 if is_due {
-                    looks.push((sys::monotonic_ns(), total, look().unwrap_or_default()));
+                    looks.push(Look { at_ns: sys::monotonic_ns(), frames: total, seen: look() });
                 }
             })
         });
@@ -231,12 +240,13 @@ fn watch(
         drift: spread.drift_ns,
         ..Figures::default()
     };
-    let (mut looked, mut frames) = ((0, 0), 0);
-    if let [first, second] = looks[..] {
-        frames = second.1 - first.1;
-        looked = (second.2.0.saturating_sub(first.2.0), second.2.1);
-        let ns = u128::from((second.0 - first.0).max(1));
-        figures.frames_per_second = (u128::from(frames) * 1_000_000_000 / ns) as u64;
-    }
+    let Ok([first, second]) = <[_; 2]>::try_from(looks) else {
+        return Err(io::Error::other("too few frames for a look at the server's CPU time"));
+    };
+    let ((cpu_before, _), (cpu, memory)) = (first.seen?, second.seen?);
+    let frames = second.frames - first.frames;
+    let looked = (cpu.saturating_sub(cpu_before), memory);
+    let ns = u128::from((second.at_ns - first.at_ns).max(1));
+    figures.frames_per_second = (u128::from(frames) * 1_000_000_000 / ns) as u64;
     Ok(Seen { figures, drained, arrivals, looked, frames })
 }

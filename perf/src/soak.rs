@@ -65,10 +65,14 @@ fn measure(args: &Args) -> io::Result<(Reporter, Growth)> {
     let time = Duration::from_secs_f64(args.minutes * 60.0);
     let start = Instant::now();
     let mut memory: Vec<(f64, u64)> = Vec::new();
+    let mut unseen = None;
     let cpu_before = sys::process_cpu_ns(target.pid())?;
     let mut tick = || {
-        let bytes = sys::resident_bytes(target.pid()).unwrap_or(0);
-        memory.push((start.elapsed().as_secs_f64() / time.as_secs_f64(), bytes));
+        let part = start.elapsed().as_secs_f64() / time.as_secs_f64();
+        match sys::resident_bytes(target.pid()) {
+            Ok(bytes) => memory.push((part, bytes)),
+            Err(error) => unseen = Some(error),
+        }
     };
     let served = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -78,6 +82,9 @@ fn measure(args: &Args) -> io::Result<(Reporter, Growth)> {
         });
         client.join().expect("the client does not panic")
     })?;
+    if let Some(error) = unseen {
+        return Err(error);
+    }
     let cpu = sys::process_cpu_ns(target.pid())? - cpu_before;
     let most = |from: f64, to: f64| {
         let part = memory.iter().filter(|(at, _)| (from..to).contains(at));

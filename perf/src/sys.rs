@@ -36,9 +36,9 @@ pub(crate) fn process_cpu_ns(pid: u32) -> io::Result<u64> {
 /// Memory of a process that is in RAM, in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    let kib: u64 = line.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
-    Ok(kib * 1024)
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| io::Error::other(format!("no VmRSS of process {pid}")))
 }
 
 /// Memory of the kernel's own objects, sockets among them, in bytes.

@@ -42,7 +42,10 @@ impl Surface {
                 format!(r#""max_tokens":{tokens},{messages}"#)
             }
             Self::Completions => format!(r#""max_tokens":{tokens},"prompt":"Hello""#),
-            Self::Responses => format!(r#""max_output_tokens":{tokens},"input":"Hello""#),
+            // Not stored: thousands of kept responses would look like a leak of a few MiB.
+            Self::Responses => {
+                format!(r#""max_output_tokens":{tokens},"store":false,"input":"Hello""#)
+            }
         };
         let user = match self {
             Self::Messages => format!(r#""metadata":{{"user_id":"{user}"}}"#),
