@@ -36,10 +36,19 @@ mod vocabulary;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use llmsim_engine::text::model_tokenizer::catches_panics;
+
 use crate::metrics::Totals;
 
 /// The program.
 pub fn main() -> ExitCode {
+    // What the reader of a tokenizer.json panics on is caught and told as a problem of the file.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !catches_panics() {
+            report(panic);
+        }
+    }));
     match commands::run(args::parse()) {
         Ok(code) => code,
         Err(settings) => serve(*settings),
@@ -57,7 +66,9 @@ fn serve(settings: args::Settings) -> ExitCode {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        std::process::exit(101);
+        if !catches_panics() {
+            std::process::exit(101);
+        }
     }));
     // Before the first thread, so that all inherit it.
     sys::hold_stop_signals();

@@ -5,7 +5,9 @@
 //! a character has an empty piece, and the token that completes the character carries it, which is
 //! how vLLM streams them.
 
+use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokenizers::{ModelWrapper, PostProcessorWrapper};
@@ -69,6 +71,39 @@ pub struct ModelTokenizer {
     start: u32,
     end: u32,
     words: Box<[Word]>,
+    /// Whether prose is cut into tokens fast enough to make filler of it.
+    cuts_filler: bool,
+    /// The least of the vocabulary, for text that has no token of its own.
+    any: u32,
+}
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread is that of the foreign library, which is caught and told by
+/// other means: a hook of panics that ends the program leaves it alone.
+pub fn catches_panics() -> bool {
+    GUARDED.get()
+}
+
+/// What the foreign library does, whose panic on a file or a text that it is not made for is no
+/// mistake of ours; `None` if it panics. It only reads what it is called with, so nothing half done
+/// remains.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let outer = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(outer);
+    done.ok()
+}
+
+/// Why ids have no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoText {
+    /// The one at this place is not in the vocabulary.
+    Unknown(usize),
+    /// The tokenizer's decoder fails on them.
+    Decoder,
 }
 
 /// A word, with the space before it, that is one token wherever it stands between others.
@@ -106,6 +141,16 @@ const FILLER: &str = "\
     through years much where your way down should because long each just state people those how too good \
     very make world still see own work men day get here old life both between";
 
+/// Prose of so many pieces tells whether filler can be cut from it.
+const SAMPLE_PIECES: u32 = 96;
+/// A tokenizer that makes fewer tokens than one of so many pieces takes whole sentences for one, or
+/// drops most of what it reads.
+const MOST_PIECES_PER_TOKEN: u32 = 4;
+/// So often the prose that filler is cut from is doubled; with [`MOST_PIECES_PER_TOKEN`] two are due.
+const MOST_DOUBLINGS: u32 = 4;
+/// So many tokens are decoded when a file is read, to see whether they can be.
+const DECODED_SAMPLE: usize = 4_096;
+
 /// With fewer words than this, filler is cut from ordinary filler instead.
 const FEWEST_WORDS: usize = 8;
 
@@ -115,6 +160,14 @@ impl ModelTokenizer {
     /// # Errors
     /// It is not one, or not one that this library reads; the message says why.
     pub fn from_json(json: &[u8]) -> Result<Self, String> {
+        guarded(|| Self::read(json)).unwrap_or_else(|| {
+            Err("not a tokenizer.json that Hugging Face's `tokenizers` can read: it panics on its \
+                 normalizer, its pre_tokenizer, its decoder or its merges"
+                .to_owned())
+        })
+    }
+
+    fn read(json: &[u8]) -> Result<Self, String> {
         let mut inner = tokenizers::Tokenizer::from_bytes(json)
             .map_err(|why| format!("not a tokenizer.json of Hugging Face's `tokenizers`: {why}"))?;
         // Padding, truncation and what is put around a text are for those who run models. Without
@@ -143,7 +196,18 @@ impl ModelTokenizer {
         if size == 0 {
             return Err("its vocabulary is empty".to_owned());
         }
-        let mut made_up = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        let mut known: Vec<u32> = inner.get_vocab(true).into_values().collect();
+        known.sort_unstable();
+        known.dedup();
+        let any = known.first().copied().unwrap_or(0);
+        let mut made_up = known.last().copied().unwrap_or(0);
+        known.truncate(DECODED_SAMPLE);
+        // One by one and together: some steps of a decoder see what others have joined. That they
+        // fail is told to those who ask; that they panic ends here.
+        for &id in &known {
+            let _ = inner.decode(&[id], false);
+        }
+        let _ = inner.decode(&known, false);
         let [start, end] = MARKS.map(|mark| {
             inner.token_to_id(mark).unwrap_or_else(|| {
                 made_up = made_up.saturating_add(1);
@@ -151,8 +215,11 @@ impl ModelTokenizer {
             })
         });
         let digest = Seed::new(0).with(json).value();
-        let mut this = Self { inner, digest, start, end, words: Box::default() };
+        let words = Box::default();
+        let mut this = Self { inner, digest, start, end, words, cuts_filler: false, any };
         this.words = this.filler_words();
+        let sample = this.cut(&prose(Seed::new(0), SAMPLE_PIECES)).ids.len();
+        this.cuts_filler = sample >= (SAMPLE_PIECES / MOST_PIECES_PER_TOKEN) as usize;
         Ok(this)
     }
 
@@ -163,22 +230,22 @@ impl ModelTokenizer {
 
     /// The ids of `text`, of special tokens that it spells, too.
     pub fn ids(&self, text: &str) -> Vec<u32> {
-        match self.inner.encode_fast(text, false) {
-            Ok(encoding) => encoding.get_ids().to_vec(),
+        match guarded(|| self.inner.encode_fast(text, false)) {
+            Some(Ok(encoding)) => encoding.get_ids().to_vec(),
             // Samples of everything went well when it was read.
-            Err(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
     /// The tokens of `text` with what each adds to it.
     pub fn cut(&self, text: &str) -> Cut {
-        let Ok(encoding) = self.inner.encode(text, false) else {
-            return Cut { ids: vec![0], ends: vec![text.len()] };
+        let Some(Ok(encoding)) = guarded(|| self.inner.encode(text, false)) else {
+            return Cut { ids: vec![self.any], ends: vec![text.len()] };
         };
         let (ids, offsets) = (encoding.get_ids().to_vec(), encoding.get_offsets());
         if ids.is_empty() && !text.is_empty() {
             // All of it is dropped by the tokenizer, but an answer that says something has a token.
-            return Cut { ids: vec![0], ends: vec![text.len()] };
+            return Cut { ids: vec![self.any], ends: vec![text.len()] };
         }
         // Tokens that share a character have the whole of it as their offsets: only the last of them
         // completes it. So a token reaches no further than where a later one begins.
@@ -196,12 +263,15 @@ impl ModelTokenizer {
     /// The text of `ids`, special tokens spelled out.
     ///
     /// # Errors
-    /// The place of the first that is not in the vocabulary.
-    pub fn text(&self, ids: &[u32]) -> Result<String, usize> {
+    /// [`NoText`].
+    pub fn text(&self, ids: &[u32]) -> Result<String, NoText> {
         if let Some(place) = ids.iter().position(|&id| self.inner.id_to_token(id).is_none()) {
-            return Err(place);
+            return Err(NoText::Unknown(place));
         }
-        self.inner.decode(ids, false).map_err(|_| 0)
+        match guarded(|| self.inner.decode(ids, false)) {
+            Some(Ok(text)) => Ok(text),
+            _ => Err(NoText::Decoder),
+        }
     }
 
     /// How the vocabulary writes a token, which is not how it reads: `Ġworld`.
@@ -258,24 +328,37 @@ impl ModelTokenizer {
         !self.words.is_empty()
     }
 
-    /// A text of just `len` tokens, cut from `filler`, which is of other tokens.
+    /// A text of just `len` tokens, cut from prose, which is of other tokens. Of a tokenizer that
+    /// makes next to none of prose, each word and mark of it counts as one.
     pub(super) fn cut_filler(&self, seed: Seed, len: Tokens) -> (String, Cut) {
         let wanted = len.get() as usize;
-        let mut pieces = len;
-        loop {
-            let filler = Filler::new(seed, pieces);
-            let mut text: String = (0..pieces.get()).map(|k| filler.piece(k)).collect();
+        let mut pieces = len.get();
+        let tries = if self.cuts_filler { MOST_DOUBLINGS } else { 0 };
+        for _ in 0..tries {
+            let mut text = prose(seed, pieces);
             let mut cut = self.cut(&text);
-            // Never for ever: every piece is some text, and a token has at most so much of it.
-            if cut.ids.len() >= wanted || pieces.get() > u32::MAX / 2 {
+            if cut.ids.len() >= wanted {
                 cut.ids.truncate(wanted);
                 cut.ends.truncate(wanted);
                 text.truncate(cut.ends.last().copied().unwrap_or(0));
                 return (text, cut);
             }
-            pieces = Tokens::new(pieces.get() * 2);
+            pieces = pieces.saturating_mul(2);
         }
+        let (filler, mut text) = (Filler::new(seed, len), String::new());
+        let ends = (0..len.get()).map(|k| {
+            text.push_str(filler.piece(k));
+            text.len()
+        });
+        let ends = ends.collect();
+        (text, Cut { ids: vec![self.any; wanted], ends })
     }
+}
+
+/// Filler of so many pieces as one text.
+fn prose(seed: Seed, pieces: u32) -> String {
+    let filler = Filler::new(seed, Tokens::new(pieces));
+    (0..pieces).map(|k| filler.piece(k)).collect()
 }
 
 fn floor_char_boundary(text: &str, mut at: usize) -> usize {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use llmsim_engine::config::{self, Source};
 use llmsim_engine::seed::Seed;
-use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
+use llmsim_engine::text::model_tokenizer::{ModelTokenizer, NoText, Token, Tokenizer};
 use llmsim_engine::text::output::Output;
 use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
@@ -85,7 +85,7 @@ fn pieces_put_together_are_the_text_and_ids_give_it_back() {
         assert!(cut.ends.iter().all(|&end| text.is_char_boundary(end)));
         assert_eq!(model.text(&cut.ids).as_deref(), Ok(text));
     }
-    assert_eq!(model.text(&[259, 9999, 259]), Err(1));
+    assert_eq!(model.text(&[259, 9999, 259]), Err(NoText::Unknown(1)));
     assert_eq!([264, 271, 9999].map(|id| model.name(id)), ["Ġworld", "<|im_end|>", ""]);
 }
 
@@ -271,4 +271,40 @@ fn what_is_wrong_with_a_tokenizer_is_told_with_its_place() {
     check("{ file: t.json }", &foreign, &["not a tokenizer.json"]);
     let random = changed(r#""dropout": null"#, r#""dropout": 0.1"#);
     check("{ file: t.json }", &random, &["drops merges at random", "set `dropout` to null"]);
+    // What the library panics on.
+    for (decoder, normalizer) in [
+        (r#"{"type": "Strip", "content": "a", "start": 0, "stop": 2}"#, "null"),
+        ("null", r#"{"type": "Precompiled", "precompiled_charsmap": "AAA="}"#),
+    ] {
+        let hostile = small(WORD_LEVEL, normalizer, decoder);
+        check("{ file: t.json }", &hostile, &["conf/t.json: not a tokenizer.json", "panics"]);
+    }
+}
+
+const WORD_LEVEL: &str =
+    r#"{"type": "WordLevel", "vocab": {"a": 3, "[UNK]": 7}, "unk_token": "[UNK]"}"#;
+
+/// A tokenizer of this model.
+fn small(model: &str, normalizer: &str, decoder: &str) -> String {
+    format!(
+        r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": {normalizer}, "pre_tokenizer": null, "post_processor": null,
+            "decoder": {decoder}, "model": {model}}}"#
+    )
+}
+
+#[test]
+fn a_tokenizer_that_makes_no_tokens_of_prose_has_filler_of_the_length_asked_for() {
+    let delete = r#"{"type": "Replace", "pattern": {"Regex": "."}, "content": ""}"#;
+    let bytes = r#"{"type": "BPE", "vocab": {"a": 3, "b": 4, "ab": 5}, "merges": ["a b"]}"#;
+    for (model, normalizer) in [(WORD_LEVEL, "null"), (bytes, delete), (bytes, "null")] {
+        let json = small(model, normalizer, "null");
+        let tokenizer = Tokenizer::Model(Arc::new(
+            ModelTokenizer::from_json(json.as_bytes()).expect("well-formed"),
+        ));
+        for len in [1, 20, 5_000] {
+            let filler = Script::filler("x".into(), &tokenizer, Seed::new(1), Tokens::new(len));
+            assert_eq!(filler.len(), Tokens::new(len), "{json}");
+        }
+    }
 }

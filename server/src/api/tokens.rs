@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Tokenizer};
+use llmsim_engine::text::model_tokenizer::{ModelTokenizer, NoText, Tokenizer};
 use llmsim_engine::text::prompt::Message;
 use llmsim_engine::text::{token_ids, tokenizer};
 use llmsim_engine::units::Tokens;
@@ -232,11 +232,15 @@ fn join(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let request = DetokenizeRequest::parse(body)?;
     let model = api::model_or_first(served, request.model.as_deref())?;
     if let Tokenizer::Model(tokenizer) = &model.tokenizer {
-        let text = tokenizer.text(&request.tokens).map_err(|at| {
-            ApiError::invalid_value(
+        let text = tokenizer.text(&request.tokens).map_err(|why| match why {
+            NoText::Unknown(at) => ApiError::invalid_value(
                 format!("tokens[{at}]"),
                 "this id is not in the vocabulary of the model's tokenizer.",
-            )
+            ),
+            NoText::Decoder => ApiError::invalid_value(
+                "tokens".to_owned(),
+                "the decoder of the model's tokenizer fails on these ids.",
+            ),
         })?;
         let mut out = Vec::with_capacity(16 + text.len());
         write_text(&text, &mut out);
