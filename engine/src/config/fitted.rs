@@ -17,33 +17,28 @@ pub fn with_constants(
     efficiency: &[(&str, f64)],
     request_overhead_ms: Option<f64>,
 ) -> Result<String, String> {
-    let mut root: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-    let entry = root
-        .get_mut("models")
-        .and_then(|models| models.get_mut(model))
-        .and_then(Value::as_mapping_mut)
-        .ok_or_else(|| format!("there is no `models[{model}]`"))?;
-    let mut section = Mapping::new();
-    for &(key, value) in efficiency {
-        section.insert(key.into(), value.into());
-    }
-    entry.insert("efficiency".into(), Value::Mapping(section));
-    let latency = Value::from("latency");
-    let mut section = match entry.remove(&latency) {
-        Some(Value::Mapping(section)) => section,
-        _ => Mapping::new(),
-    };
-    // Part of `host_per_step_ms` now.
-    for key in ["scheduler_overhead_ms", "step_overhead_ms"] {
-        section.remove(Value::from(key));
-    }
-    if let Some(overhead) = request_overhead_ms {
-        section.insert("request_overhead_ms".into(), overhead.into());
-    }
-    if !section.is_empty() {
-        entry.insert(latency, Value::Mapping(section));
-    }
-    serde_yaml::to_string(&root).map_err(|error| error.to_string())
+    edited(text, model, |entry| {
+        let mut section = Mapping::new();
+        for &(key, value) in efficiency {
+            section.insert(key.into(), value.into());
+        }
+        entry.insert("efficiency".into(), Value::Mapping(section));
+        let latency = Value::from("latency");
+        let mut section = match entry.remove(&latency) {
+            Some(Value::Mapping(section)) => section,
+            _ => Mapping::new(),
+        };
+        // Part of `host_per_step_ms` now.
+        for key in ["scheduler_overhead_ms", "step_overhead_ms"] {
+            section.remove(Value::from(key));
+        }
+        if let Some(overhead) = request_overhead_ms {
+            section.insert("request_overhead_ms".into(), overhead.into());
+        }
+        if !section.is_empty() {
+            entry.insert(latency, Value::Mapping(section));
+        }
+    })
 }
 
 /// The text of a models file whose model number `model` has these numbers under `step_residual:`;
@@ -56,20 +51,27 @@ pub fn with_step_residual(
     model: usize,
     numbers: &[(&str, f64)],
 ) -> Result<String, String> {
+    edited(text, model, |entry| {
+        let key = Value::from("step_residual");
+        let seed = entry.get(&key).and_then(|section| section.get("seed")).cloned();
+        let mut section = Mapping::new();
+        section.insert("seed".into(), seed.unwrap_or(0.into()));
+        for &(name, value) in numbers {
+            section.insert(name.into(), value.into());
+        }
+        entry.insert(key, Value::Mapping(section));
+    })
+}
+
+/// The text of a models file after a change to its model number `model`.
+fn edited(text: &str, model: usize, change: impl FnOnce(&mut Mapping)) -> Result<String, String> {
     let mut root: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     let entry = root
         .get_mut("models")
         .and_then(|models| models.get_mut(model))
         .and_then(Value::as_mapping_mut)
         .ok_or_else(|| format!("there is no `models[{model}]`"))?;
-    let key = Value::from("step_residual");
-    let seed = entry.get(&key).and_then(|section| section.get("seed")).cloned();
-    let mut section = Mapping::new();
-    section.insert("seed".into(), seed.unwrap_or(0.into()));
-    for &(name, value) in numbers {
-        section.insert(name.into(), value.into());
-    }
-    entry.insert(key, Value::Mapping(section));
+    change(entry);
     serde_yaml::to_string(&root).map_err(|error| error.to_string())
 }
 
