@@ -223,11 +223,11 @@ impl Served {
     /// The simulated GPU for the next request of a model: in turn, sleeping ones left out, and those
     /// that have crashed as long as there are others.
     pub(crate) fn next_replica(&self, model: usize, now: SimTime) -> Option<Replica> {
-        let Model { replicas, next, .. } = &self.models[model];
+        let Model { replicas, turns, .. } = &self.models[model];
         if let [only] = replicas[..] {
             return self.sleep.is_awake(&only).then_some(only);
         }
-        let turn = next.fetch_add(1, Ordering::Relaxed) % replicas.len();
+        let turn = turns.0.fetch_add(1, Ordering::Relaxed) % replicas.len();
         let (before, after) = replicas.split_at(turn);
         let mut awake = after.iter().chain(before).filter(|replica| self.sleep.is_awake(replica));
         let first = awake.next()?;
@@ -252,7 +252,7 @@ impl Served {
 }
 
 /// A model and the simulated GPUs behind it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) context: Tokens,
@@ -264,34 +264,16 @@ pub(crate) struct Model {
     pub(crate) cached_blocks: Option<NonZeroU32>,
     pub(crate) takes_priority: bool,
     replicas: Vec<Replica>,
-    next: AtomicUsize,
+    turns: Turns,
 }
 
-impl Clone for Model {
+/// Whose turn it is. A copy deals out on its own, from the first on.
+#[derive(Debug, Default)]
+struct Turns(AtomicUsize);
+
+impl Clone for Turns {
     fn clone(&self) -> Self {
-        // Without `..`: a field that is added later must be copied too.
-        let Self {
-            name,
-            context,
-            tokenizer,
-            reasoning,
-            spec,
-            cached_blocks,
-            takes_priority,
-            replicas,
-            next: _,
-        } = self;
-        Self {
-            name: name.clone(),
-            context: *context,
-            tokenizer: tokenizer.clone(),
-            reasoning: *reasoning,
-            spec: spec.clone(),
-            cached_blocks: *cached_blocks,
-            takes_priority: *takes_priority,
-            replicas: replicas.clone(),
-            next: AtomicUsize::new(0),
-        }
+        Self::default()
     }
 }
 
@@ -346,7 +328,6 @@ impl Model {
             ),
             EngineSpec::Instant | EngineSpec::FixedRate(_) => (None, false),
         };
-        let next = AtomicUsize::new(0);
         let (tokenizer, reasoning) = (Tokenizer::Regex, Thinking::Scripted);
         Self {
             name,
@@ -357,7 +338,7 @@ impl Model {
             cached_blocks,
             takes_priority,
             replicas,
-            next,
+            turns: Turns::default(),
         }
     }
 
