@@ -61,12 +61,14 @@ impl Vote {
 
 impl Drop for Vote {
     fn drop(&mut self) {
-        let mut ballot = self.ballot.lock().unwrap_or_else(PoisonError::into_inner);
-        ballot.out -= 1;
-        ballot.all_yes &= self.is_yes;
-        if ballot.out == 0
-            && let Some(waiter) = ballot.waiter.take()
-        {
+        let waiter = {
+            let mut ballot = self.ballot.lock().unwrap_or_else(PoisonError::into_inner);
+            ballot.out -= 1;
+            ballot.all_yes &= self.is_yes;
+            if ballot.out == 0 { ballot.waiter.take() } else { None }
+        };
+        // Its thread takes the lock at once.
+        if let Some(waiter) = waiter {
             waiter.wake();
         }
     }
