@@ -85,6 +85,53 @@ pub(crate) enum Route {
     Unknown,
 }
 
+impl Route {
+    /// Whether it makes a simulated GPU work for its answer: faults without a `path` hit these alone.
+    pub(crate) fn generates(&self) -> bool {
+        match self {
+            Self::Chat
+            | Self::Completions
+            | Self::Embeddings
+            | Self::Responses
+            | Self::Messages
+            | Self::Generate => true,
+            Self::RenderChat
+            | Self::RenderCompletions
+            | Self::Response(_)
+            | Self::InputItems(_)
+            | Self::CancelResponse(_)
+            | Self::CountTokens
+            | Self::LoadAdapter
+            | Self::UnloadAdapter
+            | Self::Models
+            | Self::Model(_)
+            | Self::Health
+            | Self::Version
+            | Self::Load
+            | Self::Loads
+            | Self::ServerInfo
+            | Self::ModelInfo
+            | Self::HealthGenerate
+            | Self::ResetPrefixCache
+            | Self::FlushCache
+            | Self::IsSleeping
+            | Self::Sleep
+            | Self::WakeUp
+            | Self::Tokenize
+            | Self::Detokenize
+            | Self::Metrics
+            | Self::Summary
+            | Self::ResetSummary
+            | Self::LiveData
+            | Self::Faults
+            | Self::Page
+            | Self::Options(_)
+            | Self::NotAllowed(_)
+            | Self::Unknown => false,
+        }
+    }
+}
+
 /// What a request gets.
 pub(crate) enum Reply {
     Whole(Response),

@@ -24,6 +24,7 @@ use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
 
+use crate::api;
 use crate::http::head::{self, Head};
 use log::Log;
 
@@ -33,6 +34,8 @@ pub(crate) struct Faults {
     /// Whether requests have to be asked about.
     asks: AtomicBool,
     plan: RwLock<Arc<Plan>>,
+    /// Held from the reading of a plan to its change: two additions at once are both kept.
+    changes: Mutex<()>,
     counts: Mutex<Counts>,
     pub(crate) log: Log,
     models: Vec<ModelSpec>,
@@ -73,6 +76,7 @@ impl Faults {
         Self {
             asks: AtomicBool::new(plan.asks()),
             plan: RwLock::new(plan),
+            changes: Mutex::default(),
             counts: Mutex::default(),
             log: Log::new(gpus(&models).iter().map(named).collect()),
             models,
@@ -92,6 +96,7 @@ impl Faults {
     /// Puts another plan in force; nothing has been counted for it. Returns what befalls each
     /// simulated GPU from now on, beginning with the end of what befell it before.
     pub(crate) fn replace(&self, settings: Settings, now: SimTime) -> Timelines {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = Arc::new(Plan { settings, since: now });
         let disturbances = self.disturbances(&plan);
         *self.counts() = Counts::default();
@@ -102,6 +107,7 @@ impl Faults {
 
     /// Adds rules to the plan in force; their times count from now. What was counted stays.
     pub(crate) fn add(&self, more: Settings, now: SimTime) -> Timelines {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = self.plan();
         let mut settings = plan.settings.clone();
         let since = now.saturating_since(plan.since);
@@ -131,8 +137,12 @@ impl Faults {
         faults::is_ready(&plan.settings.rules, plan.at(now)).err()
     }
 
-    /// Whether anything may befall a request; not so in nearly all cases.
+    /// Whether anything may befall a request; not so in nearly all cases, and never what takes faults
+    /// away again.
     pub(crate) fn may_befall(&self, head: &Head) -> bool {
+        if head.uri.path().starts_with("/admin/") {
+            return false;
+        }
         self.asks.load(Ordering::Relaxed) || head.headers.contains_key(faults::HEADER)
     }
 
@@ -150,7 +160,7 @@ impl Faults {
     ) -> Result<Option<Verdict>, ApiError> {
         let plan = self.plan();
         let path = head.uri.path();
-        let generates = generates(path) && head.method == http::Method::POST;
+        let generates = api::route(head).generates();
         let mut own = Vec::new();
         if plan.settings.headers != Some(false)
             && let Some(words) = sent(head, faults::HEADER)
@@ -262,20 +272,6 @@ impl Plan {
     fn at(&self, now: SimTime) -> SimTime {
         SimTime::ZERO + now.saturating_since(self.since)
     }
-}
-
-/// Whether a path is one that generates: rules hit these unless they name a path.
-fn generates(path: &str) -> bool {
-    matches!(
-        path,
-        "/v1/chat/completions"
-            | "/v1/completions"
-            | "/v1/responses"
-            | "/v1/embeddings"
-            | "/v1/messages"
-            | "/invocations"
-            | "/generate"
-    )
 }
 
 fn sent<'a>(head: &'a Head, name: &str) -> Option<&'a str> {

@@ -579,6 +579,19 @@ fn the_plan_can_be_read_replaced_added_to_and_cleared() {
 }
 
 #[test]
+fn a_rule_for_every_path_leaves_the_way_to_take_it_back() {
+    let server = admin();
+    for rule in ["status=503 path=*", "hang path=/admin/faults", "reset path=/admin/*"] {
+        put(&server, rule);
+        assert!(admin_asks(&server, "GET", "").text().contains(rule.split(' ').next().unwrap()));
+    }
+    put(&server, "status=503 path=*");
+    assert_eq!(Client::new(&server).get("/v1/models").status, 503);
+    assert_eq!(admin_asks(&server, "DELETE", "").status, 200);
+    assert_eq!(Client::new(&server).get("/v1/models").status, 200);
+}
+
+#[test]
 fn the_admin_endpoint_can_have_an_address_to_itself() {
     let server = fixture::start_with(|settings| {
         settings.admin = Admin { is_on: true, address: Some(("127.0.0.1".to_owned(), 0)) };
