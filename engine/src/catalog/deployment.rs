@@ -600,9 +600,9 @@ mod tests {
 
     #[test]
     fn uncalibrated_decode_steps_are_near_the_measured_ones() {
-        // Qwen3-14B, bf16, H100, about 1,100 tokens of context: 11.23 ms at batch 1, 12.15 at 11. A
-        // preset alone is meant to be within 10 % at the median.
-        for (class, tolerance) in [("vllm-v1-hopper-bf16", 0.1), ("generic", 0.12)] {
+        // Qwen3-14B, bf16, H100, about 1,100 tokens of context: 11.23 ms at batch 1, 12.15 at 11.
+        // No row of it had a part in fitting the class.
+        for (class, tolerance) in [("vllm-v1-hopper-bf16", 0.07), ("generic", 0.12)] {
             let cost = deployment("h100-sxm", "qwen3-14b", class).plan().unwrap().cost;
             for (batch, measured_ms) in [(1, 11.23), (4, 11.57), (8, 11.84), (11, 12.15)] {
                 let step = cost.time(&StepShape {

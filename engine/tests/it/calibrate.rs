@@ -84,9 +84,13 @@ fn the_constants_that_made_the_runs_are_found_again() {
         ..Fitting::default()
     };
     let found = fit(&runs, &preset, fitting).unwrap();
+    // Of the change of the constant part, 16 % of 11 ms, the prior gives the host's 0.65 ms what it
+    // gives up most easily, a fifteenth; the other constants have no double.
     for (constant, _) in changed {
+        let tolerance = if constant == Constant::WeightBandwidth { 0.012 } else { 0.005 };
         let (found, truth) = (found.constants.get(constant).unwrap(), truth.get(constant).unwrap());
-        assert!((found / truth - 1.0).abs() < 0.02, "{}: {found}, not {truth}", constant.key());
+        let error = (found / truth - 1.0).abs();
+        assert!(error < tolerance, "{}: {found}, not {truth}", constant.key());
     }
     for (run, linear) in runs.iter().zip(&found.runs) {
         for seen in &run.observed {
