@@ -39,7 +39,8 @@ pub(crate) struct Chat {
     created: u64,
     /// As the client named it.
     model: Box<str>,
-    frames: StreamFrames,
+    /// Of a stream only.
+    frames: Option<StreamFrames>,
     include_usage: bool,
     continuous_usage: bool,
     /// How many of the likeliest tokens are told at each place, if any probability is.
@@ -88,12 +89,14 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
-    let frames = StreamFrames::new(&StreamHead {
-        id: &naming.id,
-        created: naming.created,
-        model: &request.model,
-        fingerprint: &served.fingerprint,
-        include_usage,
+    let frames = request.stream.then(|| {
+        StreamFrames::new(&StreamHead {
+            id: &naming.id,
+            created: naming.created,
+            model: &request.model,
+            fingerprint: &served.fingerprint,
+            include_usage,
+        })
     });
     let chains = vec![prompt.chain; lanes.len()];
     let continuous_usage = request.include_usage && request.continuous_usage;
@@ -120,6 +123,10 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 }
 
 impl Chat {
+    fn frames(&self) -> &StreamFrames {
+        self.frames.as_ref().expect("only what is streamed has frames")
+    }
+
     /// The role, and no content.
     pub(crate) fn open_lane(&self, answer: &Answer, lane: usize, out: &mut Vec<u8>) {
         let delta = match answer.lanes[lane].output.part(0).kind {
@@ -129,7 +136,7 @@ impl Chat {
         // What is cached is not known yet, and may become known while this is being sent.
         let usage = self.running_usage(answer, lane, Tokens::ZERO, Tokens::ZERO);
         let end = End { usage: usage.as_ref(), ..End::default() };
-        self.frames.frame(number(lane), delta, &end, out);
+        self.frames().frame(number(lane), delta, &end, out);
         if self.telling.ids {
             append_members(b"}\n\n", |out| self.telling.prompt_ids(0, out), out);
         }
@@ -146,7 +153,7 @@ impl Chat {
     ) {
         let output = &answer.lanes[lane].output;
         if lane == 0 && self.is_bare && output.only_content().is_some() {
-            return self.frames.content(output.escaped(k), out);
+            return self.frames().content(output.escaped(k), out);
         }
         if let Some(tokens) = self.telling.due(k) {
             self.tokens(answer, lane, tokens, cached, out);
@@ -205,7 +212,7 @@ impl Chat {
         let rest = |out: &mut Vec<u8>| {
             (range.start + 1..range.end).for_each(|k| out.extend_from_slice(output.escaped(k)));
         };
-        self.frames.begin_with(number(lane), delta, rest, out);
+        self.frames().begin_with(number(lane), delta, rest, out);
         let made = answer.lanes[lane].made();
         match kind {
             Kind::Content => self.logprobs(made, range.clone(), 0..0, out),
@@ -215,7 +222,7 @@ impl Chat {
         if self.telling.ids {
             push_ids(b",\"token_ids\":", answer.ids(lane, range), out);
         }
-        self.frames.end(&End { usage: usage.as_ref(), ..End::default() }, out);
+        self.frames().end(&End { usage: usage.as_ref(), ..End::default() }, out);
     }
 
     /// See [`Format::work`](super::answer::Format::work).
@@ -273,7 +280,7 @@ impl Chat {
         }
         let usage = self.running_usage(answer, lane, progress.released, progress.cached);
         let end = End { usage: usage.as_ref(), ..answer.lanes[lane].end(progress) };
-        self.frames.frame(number(lane), Delta::Nothing, &end, out);
+        self.frames().frame(number(lane), Delta::Nothing, &end, out);
     }
 
     /// The usage, if asked for, and the last word.
@@ -286,7 +293,7 @@ impl Chat {
     ) {
         if self.include_usage {
             let usage = answer.usage(progress);
-            self.frames.usage(&usage, out);
+            self.frames().usage(&usage, out);
             if let Some(timing) = timing {
                 append_timing(timing, usage.completion, b"}\n\n", out);
             }
@@ -359,6 +366,7 @@ impl Chat {
             }
             let first = part.start.get();
             let say = |skip: u32, text: &mut Vec<u8>| {
+                text.reserve(6 * said as usize);
                 (first + skip..first + said)
                     .for_each(|k| text.extend_from_slice(output.escaped(k)));
             };

@@ -50,7 +50,8 @@ pub(crate) struct Completions {
     created: u64,
     /// As the client named it.
     model: Box<str>,
-    frames: TextFrames,
+    /// Of a stream only.
+    frames: Option<TextFrames>,
     include_usage: bool,
     continuous_usage: bool,
     /// With `echo`: each prompt.
@@ -155,12 +156,14 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 
     naming.asked(PREFIX, request.request_id.as_deref());
     let include_usage = request.include_usage || naming.wants_timing;
-    let frames = TextFrames::new(&StreamHead {
-        id: &naming.id,
-        created: naming.created,
-        model: &request.model,
-        fingerprint: &served.fingerprint,
-        include_usage,
+    let frames = request.stream.then(|| {
+        TextFrames::new(&StreamHead {
+            id: &naming.id,
+            created: naming.created,
+            model: &request.model,
+            fingerprint: &served.fingerprint,
+            include_usage,
+        })
     });
     let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
     let format = Format::Completions(Completions {
@@ -189,6 +192,10 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 }
 
 impl Completions {
+    fn frames(&self) -> &TextFrames {
+        self.frames.as_ref().expect("only what is streamed has frames")
+    }
+
     /// The frame of one token, or of some that waited for it; with `echo` the first also has the
     /// prompt's text.
     pub(crate) fn token(
@@ -212,7 +219,7 @@ impl Completions {
         cached: Tokens,
         out: &mut Vec<u8>,
     ) {
-        self.frames.open(out);
+        self.frames().open(out);
         let is_first = tokens.start == 0;
         if is_first {
             self.echo(lane, out);
@@ -230,7 +237,7 @@ impl Completions {
             self.answer_ids(answer, lane, said, out);
         };
         let end = End { usage: usage.as_ref(), ..End::default() };
-        self.frames.close(number(lane), scores, &end, out);
+        self.frames().close(number(lane), scores, &end, out);
     }
 
     /// Why a choice ended.
@@ -245,10 +252,10 @@ impl Completions {
         if !left.is_empty() {
             self.tokens(answer, lane, left, progress.cached, out);
         }
-        self.frames.open(out);
+        self.frames().open(out);
         let usage = self.running_usage(answer, lane, progress.released, progress.cached);
         let end = End { usage: usage.as_ref(), ..self.end(&answer.lanes[lane], progress) };
-        self.frames.close(number(lane), null, &end, out);
+        self.frames().close(number(lane), null, &end, out);
     }
 
     /// The usage, if asked for, and the last word.
@@ -261,7 +268,7 @@ impl Completions {
     ) {
         if self.include_usage {
             let usage = self.usage(answer.usage(progress));
-            self.frames.usage(&usage, out);
+            self.frames().usage(&usage, out);
             if let Some(timing) = timing {
                 append_timing(timing, usage.completion, b"}\n\n", out);
             }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::HeaderName;
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
@@ -17,6 +17,7 @@ use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::within_floats;
+use memchr::memmem::{self, Finder};
 
 use super::answer::{Answer, Draft, Format, Lane, Limits};
 use super::words;
@@ -50,8 +51,10 @@ fn longest_inline(served: &Served) -> usize {
     limits.min().unwrap_or(LONGEST_INLINE)
 }
 
-/// Words that lead to values being drawn from a schema or a pattern.
-const DRAWN: [&[u8]; 3] = [b"schema", b"parameters", b"structured_outputs"];
+/// Words that lead to values being drawn from a schema or a pattern. They are searched in every
+/// body, and the making of a searcher takes longer than a search in a short one.
+static DRAWN: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| ["schema", "parameters", "structured_outputs"].map(Finder::new));
 
 /// Words of a schema, or of a request with one, with which a small body can ask for much work: up to
 /// [`llmsim_engine::text::schema`]'s budget for every value, a call or a choice each.
@@ -73,9 +76,9 @@ const LABORIOUS: [&[u8]; 11] = [
 /// in the raw bytes, so a chat that only speaks of such things goes the long way too, which costs it
 /// a hand-over and nothing else.
 fn may_draw_long(body: &[u8]) -> bool {
-    let has = |word: &&[u8]| memchr::memmem::find(body, word).is_some();
-    let may_be = |words: &[&[u8]]| escapes_ascii(body) || words.iter().any(has);
-    may_be(&DRAWN) && may_be(&LABORIOUS)
+    let has_drawn = |word: &Finder<'_>| word.find(body).is_some();
+    let has_laborious = |word: &&[u8]| memmem::find(body, word).is_some();
+    escapes_ascii(body) || DRAWN.iter().any(has_drawn) && LABORIOUS.iter().any(has_laborious)
 }
 
 /// Whether a body may name tokens by their ids, or want them: an array of numbers, or one of vLLM's
@@ -112,7 +115,9 @@ fn has(body: &[u8], word: &[u8]) -> bool {
 
 /// Whether an ASCII letter or sign is spelled as an escape: no client does, unless to hide it.
 fn escapes_ascii(body: &[u8]) -> bool {
-    let mut escapes = memchr::memmem::find_iter(body, b"\\u00");
+    let Some(first) = memchr::memchr(b'\\', body) else { return false };
+    let body = &body[first..];
+    let mut escapes = memmem::find_iter(body, b"\\u00");
     escapes.any(|at| matches!(body.get(at + 4), Some(b'2'..=b'7')))
 }
 

@@ -1,8 +1,6 @@
 //! The frames of a streamed chat completion, in OpenAI's order: a role frame for each choice, a
 //! frame per token, a finish frame for each choice, the usage frame if asked for, `[DONE]`.
 
-use std::io::Write as _;
-
 use crate::wire::error::ApiError;
 use crate::wire::json::{push_optional_string, push_string};
 use crate::wire::push_decimal;
@@ -92,15 +90,12 @@ const CONTENT_TAIL_USAGE: &[u8] =
 impl StreamFrames {
     /// Renders what the frames of one stream share.
     pub fn new(head: &StreamHead<'_>) -> Self {
-        let mut out = Vec::with_capacity(256);
+        let mut out = Vec::with_capacity(512);
         out.extend_from_slice(b"data: {\"id\":");
         push_string(&mut out, head.id);
-        write!(
-            out,
-            ",\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":",
-            head.created
-        )
-        .expect("writing to memory cannot fail");
+        out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
+        push_decimal(&mut out, head.created);
+        out.extend_from_slice(b",\"model\":");
         push_string(&mut out, head.model);
         out.extend_from_slice(b",\"service_tier\":\"default\",\"system_fingerprint\":");
         push_string(&mut out, head.fingerprint);
