@@ -297,10 +297,15 @@ const ORDERS_PER_TURN: usize = 64;
 /// Before so long a pause, and one without an end, what the journals hold is passed on.
 const LONG_PAUSE: SimSpan = SimSpan::from_ms(100);
 
+/// The shortest there is: a step's tokens are not to wait for the turn of whoever works just now, be
+/// it the I/O thread on the same processor. See [`sys::short_turns`].
+const TURN: Duration = Duration::from_micros(100);
+
 impl GpuThread {
     /// Runs until told to stop; to be called on the thread's own stack.
     pub(crate) fn run(mut self) {
         sys::smallest_timer_slack();
+        sys::short_turns(TURN);
         self.inbox.bell.serve_thread(std::thread::current());
         let mut events = Vec::with_capacity(4096);
         let mut pause = Pause::new(self.spin);

@@ -193,10 +193,15 @@ pub(crate) fn build_runtime(driver: IoDriver) -> io::Result<(Runtime, String)> {
     }
 }
 
+/// Shorter than that of the acceptor, the helpers and other programs, which tokens are not to wait
+/// for, and longer than a GPU thread's. See [`sys::short_turns`].
+const TURN: Duration = Duration::from_micros(200);
+
 impl IoThread {
     /// Runs until the server has drained or is cut; to be called on the thread's own stack.
     pub(crate) fn run(self, runtime: &mut Runtime) {
         sys::smallest_timer_slack();
+        sys::short_turns(TURN);
         let door = Arc::clone(&self.door);
         let (hall, gates) = self.enter();
         runtime.block_on(async {
