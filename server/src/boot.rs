@@ -34,7 +34,7 @@ use crate::served::{Down, Home, Limits, Model, Replica, Scope, Served, Sleep, Sl
 use crate::step_writer::{StepFiles, StepWriter, Tap, usable_blocks};
 use crate::sys;
 use crate::tls::Tls;
-use crate::topology::{self, Machine, Topology, Wishes};
+use crate::topology::{self, Machine, Pace, Topology, Wishes};
 
 /// A running server.
 #[derive(Debug)]
@@ -100,9 +100,13 @@ impl Server {
         let mut gates = bind(&settings, places.len())?;
 
         let gpus: Vec<Gpu> = places.iter().copied().filter(|place| !place.is_here).collect();
+        let is_of_fixed_rate = |gpu: &Gpu| {
+            matches!(settings.config.models[gpu.model].engine, EngineSpec::FixedRate(_))
+        };
         let topology = topology::plan(
             &machine,
             gpus.len(),
+            if gpus.iter().any(is_of_fixed_rate) { Pace::Streams } else { Pace::Steps },
             &Wishes {
                 io_threads: settings.threads.io_threads,
                 no_pin: settings.threads.pinning == Pinning::Never,
@@ -235,7 +239,8 @@ impl Server {
             };
             let cpu = seats.cpu;
             gpu_threads.push(spawn(format!("gpu-{number}"), move || {
-                settle(cpu, is_realtime);
+                // Above the I/O threads: it may stand on the processor of one, and its work is short.
+                settle(cpu, is_realtime.then_some(2));
                 gpu_thread.run();
             }));
         }
@@ -294,7 +299,7 @@ impl Server {
             let (cpu, driver) = (topology.io[number], settings.threads.io_driver);
             let (ended, driver_built) = (ended.clone(), driver_built.clone());
             io_threads.push(spawn(format!("io-{number}"), move || {
-                settle(cpu, is_realtime);
+                settle(cpu, is_realtime.then_some(1));
                 match build_runtime(driver) {
                     Ok((mut runtime, why)) => {
                         let _ = driver_built.send(Ok(why));
@@ -655,12 +660,14 @@ fn describe(
     log
 }
 
-/// What a thread does before its work.
-fn settle(cpu: Option<usize>, is_realtime: bool) {
+/// What a thread does before its work; `realtime` is the priority that it is to have, if any.
+fn settle(cpu: Option<usize>, realtime: Option<i32>) {
     if let Some(id) = cpu {
         core_affinity::set_for_current(core_affinity::CoreId { id });
     }
-    if is_realtime && let Err(why) = sys::realtime(1) {
+    if let Some(priority) = realtime
+        && let Err(why) = sys::realtime(priority)
+    {
         eprintln!(
             "llmsimulator: real-time scheduling is refused: {why}. It needs CAP_SYS_NICE or an \
              rtprio limit"
