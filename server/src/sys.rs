@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use monoio::net::TcpStream;
@@ -19,6 +19,29 @@ use socket2::SockRef;
 pub(crate) fn send(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     SockRef::from(&descriptor(stream))
         .send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// A socket's number, for whoever holds the socket itself, too, and must not go through three
+/// pointers to it for every token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Number(RawFd);
+
+impl Number {
+    pub(crate) fn of(stream: &TcpStream) -> Self {
+        Self(stream.as_raw_fd())
+    }
+
+    /// [`send`] by number.
+    ///
+    /// # Errors
+    /// As [`send`].
+    pub(crate) fn send(self, bytes: &[u8]) -> io::Result<usize> {
+        #[expect(unsafe_code, reason = "a number has no owner that could be borrowed")]
+        // SAFETY: numbers are kept only by generations, each beside the connection that owns the
+        // stream, which closes its descriptor only when the last of its owners is dropped.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.0) };
+        SockRef::from(&socket).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    }
 }
 
 /// Reads what has arrived; never waits, since all our sockets are non-blocking.

@@ -83,6 +83,11 @@ impl Conn {
         }
     }
 
+    /// Its socket's number, if what is sent goes there as it is.
+    pub(crate) fn plain(&self) -> Option<sys::Number> {
+        self.tls.get().is_none().then(|| sys::Number::of(&self.stream))
+    }
+
     /// Appends what has arrived to `into`; never waits. Zero is the end.
     fn receive(&self, scratch: &mut [u8], into: &mut BytesMut) -> io::Result<usize> {
         match self.tls.get() {
