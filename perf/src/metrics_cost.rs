@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use llmsim_engine::observe::{Delivery, Figures, Recorder, Submitted, WindowSizes};
+use llmsim_engine::observe::{Delivery, Figures, Recorder, Siblings, Submitted, WindowSizes};
 use llmsim_engine::sim::scheduler::cost::StepCost;
 use llmsim_engine::sim::scheduler::{Recording, SchedulerSpec, StepLog};
 use llmsim_engine::sim::{EngineSpec, Event, Job};
@@ -111,6 +111,7 @@ fn engine(streams: usize, steps: usize, counting: Counting) -> u64 {
             max_tokens: job.max_tokens,
             arrived: SimTime::ZERO,
             queued: SimTime::ZERO,
+            siblings: Siblings::none(job.id),
         });
         engine.submit(SimTime::ZERO, job);
     }

@@ -345,13 +345,14 @@ impl GpuThread {
             }
             seat.publish(events, &mut self.reporters, self.clock);
             match order {
-                Order::Submit { job, received, .. } => {
+                Order::Submit { job, received, siblings, .. } => {
                     seat.recorder.submitted(&Submitted {
                         job: job.id,
                         prompt: job.prompt,
                         max_tokens: job.max_tokens,
                         arrived: received,
                         queued: at,
+                        siblings,
                     });
                     let io = usize::from(Address::of(job.id).io);
                     if let Some(job) = seat.lobby.enter(at, job) {

@@ -329,7 +329,9 @@ impl Io {
             Home::Thread { thread, seat } => {
                 for lane in 0..lanes {
                     let job = generations.job(address.lane(lane));
-                    let order = Order::Submit { seat, at: self.clock.now(), received, job };
+                    let siblings = generations.siblings(address.lane(lane));
+                    let at = self.clock.now();
+                    let order = Order::Submit { seat, at, received, job, siblings };
                     let handed_over = self.outboxes.borrow_mut()[usize::from(thread)].submit(order);
                     if handed_over.is_err() {
                         let refused = generations.close(address, Outcome::Refused);
@@ -353,6 +355,7 @@ impl Io {
                         max_tokens: job.max_tokens,
                         arrived: received,
                         queued: now,
+                        siblings: generations.siblings(address.lane(lane)),
                     });
                     match engine.submit(now, job) {
                         Verdict::Queued => reports.push(Report::Queued(id, now)),

@@ -67,6 +67,7 @@ fn is_last_word(order: &Order) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use llmsim_engine::observe::Siblings;
     use llmsim_engine::sim::Job;
     use llmsim_engine::units::{JobId, SimTime, Tokens};
 
@@ -83,7 +84,8 @@ mod tests {
             priority: 0,
             chain: None,
         };
-        Order::Submit { seat: 0, at: AT, received: AT, job }
+        let siblings = Siblings::none(job.id);
+        Order::Submit { seat: 0, at: AT, received: AT, job, siblings }
     }
 
     fn cancel(id: u64) -> Order {

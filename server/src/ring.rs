@@ -14,6 +14,7 @@ use std::thread::Thread;
 
 use crossbeam::queue::ArrayQueue;
 use llmsim_engine::faults::Timed;
+use llmsim_engine::observe::Siblings;
 use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{JobId, SimTime};
 
@@ -23,7 +24,7 @@ use crate::tally::Vote;
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A new request for the GPU in this seat.
-    Submit { seat: u16, at: SimTime, received: SimTime, job: Job },
+    Submit { seat: u16, at: SimTime, received: SimTime, job: Job, siblings: Siblings },
     /// Its client is gone.
     Cancel { seat: u16, at: SimTime, id: JobId },
     /// Forget all cached prefixes of the GPU in this seat.

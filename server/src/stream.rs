@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use llmsim_engine::faults::Style;
+use llmsim_engine::observe::Siblings;
 use llmsim_engine::sim::{Event, Job, Refusal, What};
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
@@ -315,6 +316,14 @@ impl Generations {
     /// How many lanes a generation has that was just opened.
     pub(crate) fn lanes(&self, address: Address) -> usize {
         self.get(address).expect("it was just opened").lanes.len()
+    }
+
+    /// The lanes of the same prompt as a lane of a generation that was just opened.
+    pub(crate) fn siblings(&self, address: Address) -> Siblings {
+        let entry = self.get(address).expect("it was just opened");
+        let lanes = entry.answer.choices_beside(usize::from(address.lane));
+        let count = u32::try_from(lanes.len()).expect("lanes are counted in 16 bits");
+        Siblings { first: address.lane(lanes.start).job_id(), count }
     }
 
     /// The job of a lane of a generation that was just opened.

@@ -17,4 +17,4 @@ pub mod verdict;
 pub mod vllm;
 
 pub use self::delivery::{Delivered, Delivery};
-pub use self::recorder::{Figures, Measure, Reading, Recorder, Submitted, WindowSizes};
+pub use self::recorder::{Figures, Measure, Reading, Recorder, Siblings, Submitted, WindowSizes};

@@ -32,6 +32,25 @@ pub struct Submitted {
     pub arrived: SimTime,
     /// When the GPU took it.
     pub queued: SimTime,
+    /// The choices that it is one of.
+    pub siblings: Siblings,
+}
+
+/// The requests that are made of one prompt, one for each of its choices (`n`). The first is submitted
+/// before the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Siblings {
+    /// The id of the first of them.
+    pub first: JobId,
+    /// How many they are, at least one.
+    pub count: u32,
+}
+
+impl Siblings {
+    /// A request that has none.
+    pub fn none(job: JobId) -> Self {
+        Self { first: job, count: 1 }
+    }
 }
 
 /// How much the windows for exact percentiles keep.
@@ -105,6 +124,7 @@ pub struct Figures {
     generation_length: Shard,
     max_tokens: Shard,
     choices: Shard,
+    longest_choice: Shard,
     request_preemptions: Shard,
     prefill_computed: Shard,
 
@@ -212,6 +232,7 @@ impl Figures {
             generation_length: tokens(),
             max_tokens: tokens(),
             choices: Shard::new(bounds::choices()),
+            longest_choice: tokens(),
             request_preemptions: Shard::new(bounds::preemptions()),
             prefill_computed: tokens(),
             step_duration: Shard::new(bounds::step()),
@@ -297,6 +318,7 @@ impl Figures {
             generation_length: self.generation_length.snapshot(),
             max_tokens: self.max_tokens.snapshot(),
             choices: self.choices.snapshot(),
+            longest_choice: self.longest_choice.snapshot(),
             request_preemptions: self.request_preemptions.snapshot(),
             prefill_computed: self.prefill_computed.snapshot(),
             step_duration: self.step_duration.snapshot(),
@@ -386,8 +408,10 @@ pub struct Reading {
     pub generation_length: Histogram,
     /// `max_tokens` of finished requests.
     pub max_tokens: Histogram,
-    /// `n` of finished requests.
+    /// `n` of prompts all of whose choices have finished.
     pub choices: Histogram,
+    /// Output lengths of the longest choices of those.
+    pub longest_choice: Histogram,
     /// Preemptions of finished requests.
     pub request_preemptions: Histogram,
     /// Prompt tokens computed, not found in the cache, of finished requests.
@@ -467,6 +491,7 @@ impl Reading {
             (&mut self.generation_length, &other.generation_length),
             (&mut self.max_tokens, &other.max_tokens),
             (&mut self.choices, &other.choices),
+            (&mut self.longest_choice, &other.longest_choice),
             (&mut self.request_preemptions, &other.request_preemptions),
             (&mut self.prefill_computed, &other.prefill_computed),
             (&mut self.step_duration, &other.step_duration),
@@ -534,6 +559,15 @@ struct Life {
     /// Of these, not told yet.
     preemptions_untold: u32,
     is_scheduled: bool,
+    siblings: Siblings,
+}
+
+/// The choices of one prompt, while some of them are under way.
+#[derive(Clone, Copy, Debug)]
+struct Choices {
+    unfinished: u32,
+    /// Output tokens of the longest that has finished.
+    longest: u32,
 }
 
 /// Watches one simulated GPU.
@@ -541,6 +575,8 @@ struct Life {
 pub struct Recorder {
     figures: Arc<Figures>,
     lives: LookupMap<JobId, Life>,
+    /// Of prompts with more than one choice, by the first; until one of them is given up.
+    choices: LookupMap<JobId, Choices>,
     update: Update,
     /// Tokens with the same inter-token latency, one after another: a step's are alike.
     alike: (SimSpan, u64),
@@ -565,6 +601,7 @@ impl Recorder {
         Self {
             figures,
             lives: LookupMap::default(),
+            choices: LookupMap::default(),
             update: Update::default(),
             alike: (SimSpan::ZERO, 0),
             lags: (SimSpan::ZERO, 0),
@@ -590,8 +627,13 @@ impl Recorder {
                 preemptions: 0,
                 preemptions_untold: 0,
                 is_scheduled: false,
+                siblings: request.siblings,
             },
         );
+        let Siblings { first, count } = request.siblings;
+        if count > 1 && first == request.job {
+            self.choices.insert(first, Choices { unfinished: count, longest: 0 });
+        }
         self.held_tokens += u64::from(request.prompt.get());
         self.queued_tokens += u64::from(request.prompt.get());
         self.publish_held();
@@ -608,6 +650,7 @@ impl Recorder {
     pub fn refused(&mut self, job: JobId, why: Refusal) {
         if let Some(life) = self.lives.remove(&job) {
             self.let_go(&life);
+            self.give_up(&life);
         }
         match why {
             Refusal::QueueFull => self.figures.queue_full.add(1),
@@ -621,6 +664,7 @@ impl Recorder {
         if let Some(life) = self.lives.remove(&job) {
             self.figures.cancelled.add(1);
             self.let_go(&life);
+            self.give_up(&life);
         }
     }
 
@@ -650,6 +694,7 @@ impl Recorder {
                 if let Some(life) = self.lives.remove(&event.job) {
                     self.figures.failed.add(1);
                     self.let_go(&life);
+                    self.give_up(&life);
                 }
             }
         }
@@ -710,8 +755,34 @@ impl Recorder {
         self.figures.queued_tokens.set(self.queued_tokens);
     }
 
+    /// Its siblings go with it, or have gone; vLLM counts nothing of a prompt that was aborted.
+    fn give_up(&mut self, life: &Life) {
+        if life.siblings.count > 1 {
+            self.choices.remove(&life.siblings.first);
+        }
+    }
+
+    /// Once all choices of a prompt have finished: how many they are, and how long the longest is.
+    fn count_choices(&mut self, life: &Life) {
+        let Siblings { first, count } = life.siblings;
+        let mut longest = life.output;
+        if count > 1 {
+            let Some(choices) = self.choices.get_mut(&first) else { return };
+            choices.longest = choices.longest.max(longest);
+            choices.unfinished -= 1;
+            if choices.unfinished > 0 {
+                return;
+            }
+            longest = choices.longest;
+            self.choices.remove(&first);
+        }
+        self.figures.choices.observe(f64::from(count));
+        self.figures.longest_choice.observe(f64::from(longest));
+    }
+
     fn finished(&mut self, life: &Life, finish: Finish) {
         self.let_go(life);
+        self.count_choices(life);
         let figures = &*self.figures;
         match finish {
             Finish::Stop => figures.stopped.add(1),
@@ -735,7 +806,6 @@ impl Recorder {
         figures.prompt_length.observe(f64::from(life.prompt));
         figures.generation_length.observe(f64::from(life.output));
         figures.max_tokens.observe(f64::from(life.max_tokens));
-        figures.choices.observe(1.0);
         figures.request_preemptions.observe(f64::from(life.preemptions));
         figures.prefill_computed.observe(f64::from(life.prompt - life.cached));
         let windows = &figures.windows;

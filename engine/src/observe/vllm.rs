@@ -390,8 +390,7 @@ fn sizes(show: &mut Shown<'_>) {
         "vllm:request_max_num_generation_tokens",
         "Histogram of maximum number of requested generation tokens.",
         None,
-        // With one choice per request, the longest choice is the choice.
-        |reading| &reading.generation_length,
+        |reading| &reading.longest_choice,
     );
     show.histogram(
         "vllm:request_params_n",

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use llmsim_engine::observe::family::{Family, Format};
 use llmsim_engine::observe::vllm::{AdaptersView, CacheConfig, EngineView, SleepState, families};
-use llmsim_engine::observe::{Figures, Reading, Recorder, Submitted, WindowSizes};
+use llmsim_engine::observe::{Figures, Reading, Recorder, Siblings, Submitted, WindowSizes};
 use llmsim_engine::replay::{Scenario, When};
 use llmsim_engine::sim::scheduler::Gauges;
 use llmsim_engine::sim::scheduler::core::{Batch, Core};
 use llmsim_engine::sim::scheduler::cost::StepCost;
-use llmsim_engine::sim::{Engine, EngineSpec, Event, Job, What};
+use llmsim_engine::sim::{Engine, EngineSpec, Event, Finish, Job, What};
 use llmsim_engine::units::{JobId, SimSpan, SimTime, Tokens};
 
 const STEP: SimSpan = SimSpan::from_us(25_300);
@@ -32,7 +32,55 @@ fn submitted(job: &Job, at: SimTime) -> Submitted {
         max_tokens: job.max_tokens,
         arrived: at,
         queued: at,
+        siblings: Siblings::none(job.id),
     }
+}
+
+/// As vLLM's `ParentRequest.observe_finished_request` (v1/engine/parallel_sampling.py): one observation for
+/// a prompt, when the last of its choices has finished, and none if one was aborted.
+#[test]
+fn the_choices_of_a_prompt_are_counted_once_and_by_the_longest() {
+    let figures = Arc::new(Figures::new(Tokens::new(4096), WindowSizes::default()));
+    let mut recorder = Recorder::new(Arc::clone(&figures));
+    let submit = |recorder: &mut Recorder, first: u64, count: u32| {
+        for id in first..first + u64::from(count) {
+            recorder.submitted(&Submitted {
+                job: JobId(id),
+                prompt: Tokens::new(5),
+                max_tokens: Tokens::new(9),
+                arrived: SimTime::ZERO,
+                queued: SimTime::ZERO,
+                siblings: Siblings { first: JobId(first), count },
+            });
+        }
+    };
+    let say = |recorder: &mut Recorder, id: u64, tokens: u32| {
+        for index in 1..=tokens {
+            let finish = (index == tokens).then_some(Finish::Stop);
+            let what = What::Token { index: Tokens::new(index), finish };
+            let at = start_of(u64::from(index));
+            recorder.happened(&Event { at, job: JobId(id), what }, at);
+        }
+        recorder.settle();
+    };
+    let counted = || {
+        let reading = figures.read();
+        let sums = [&reading.choices, &reading.longest_choice].map(|h| (h.count(), h.sum()));
+        (sums, reading.generation_length.count())
+    };
+    submit(&mut recorder, 10, 3);
+    say(&mut recorder, 11, 7);
+    say(&mut recorder, 10, 2);
+    assert_eq!(counted(), ([(0, 0.0), (0, 0.0)], 2));
+    say(&mut recorder, 12, 4);
+    assert_eq!(counted(), ([(1, 3.0), (1, 7.0)], 3));
+    submit(&mut recorder, 20, 1);
+    say(&mut recorder, 20, 5);
+    assert_eq!(counted(), ([(2, 4.0), (2, 12.0)], 4));
+    submit(&mut recorder, 30, 2);
+    say(&mut recorder, 30, 5);
+    recorder.cancelled(JobId(31));
+    assert_eq!(counted(), ([(2, 4.0), (2, 12.0)], 5));
 }
 
 fn arrivals(scenario: &Scenario) -> BTreeMap<u64, Vec<usize>> {

@@ -326,6 +326,14 @@ impl Answer {
         })
     }
 
+    /// The lanes of the same prompt, a lane itself among them.
+    pub(crate) fn choices_beside(&self, lane: usize) -> Range<usize> {
+        let begins = |lane: &usize| self.lanes[*lane].counts_prompt;
+        let first = (0..=lane).rev().find(begins).unwrap_or(0);
+        let end = (lane + 1..self.lanes.len()).find(begins).unwrap_or(self.lanes.len());
+        first..end
+    }
+
     /// What one lane has taken so far: the prompt as if it were alone.
     pub(crate) fn usage_of(&self, lane: usize, completion: Tokens, cached: Tokens) -> Usage {
         let lane = &self.lanes[lane];

@@ -64,7 +64,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, request.priority)?;
+    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
     let model = asked.model;
     let conversation = Conversation::new(model, &request.tools, &request.messages)
         .cut(request.tokens.truncation)?;

@@ -102,7 +102,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = CompletionRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, request.priority)?;
+    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
     let model = asked.model;
     let suffix = request.suffix.as_deref().unwrap_or_default();
     let hides_answer = request.max_tokens == Tokens::ZERO;

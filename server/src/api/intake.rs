@@ -135,6 +135,8 @@ pub(super) struct Naming {
     pub(super) wants_timing: bool,
     /// Of the request: what its headers say.
     pub(super) request_id: RequestId,
+    /// vLLM's `X-Vllm-Priority`, where it is a number.
+    priority: Option<i32>,
 }
 
 /// Answers that are kept by their ids. A header that gateways and retries send again must not name
@@ -143,6 +145,15 @@ const KEPT: &str = "resp_";
 
 /// The header with which a client asks when things happened.
 const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
+
+/// The header with which a gateway sets a priority.
+const PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+
+/// What Python's `int` makes of a header; nothing of what is no number.
+fn priority_in(header: &str) -> Option<i32> {
+    let number: i64 = header.trim().parse().ok()?;
+    Some(number.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
+}
 
 impl Naming {
     fn new(io: &Io, head: &Head, id: &RequestId, prefix: &str) -> Self {
@@ -153,6 +164,7 @@ impl Naming {
             created: clock::unix_seconds(),
             wants_timing: head::text(&head.headers, TIMING) == Some("1"),
             request_id: id.clone(),
+            priority: head::text(&head.headers, PRIORITY).and_then(priority_in),
         }
     }
 
@@ -165,7 +177,14 @@ impl Naming {
             created: 0,
             wants_timing: false,
             request_id: RequestId::new(None, &mut ids),
+            priority: None,
         }
+    }
+
+    /// The priority of a request whose body says `asked`: a header that is a number wins over it, in
+    /// vLLM on the routes of OpenAI's that generate.
+    pub(super) fn priority(&self, asked: i32) -> i32 {
+        self.priority.unwrap_or(asked)
     }
 
     /// Takes the id that the body has, unless the headers had one.

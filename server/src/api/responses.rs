@@ -155,7 +155,7 @@ pub(crate) fn delete(served: &Served, id: &str) -> Response {
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ResponsesRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, request.priority)?;
+    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
     let model = asked.model;
     let turns = turns(served, &request)?;
     let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());

@@ -158,3 +158,35 @@ fn a_stop_string_ends_each_choice_and_is_named() {
         .collect();
     assert_eq!(ends, [0, 1]);
 }
+
+/// vLLM counts one `n` for each prompt and not one for each choice (v1/engine/parallel_sampling.py).
+#[test]
+fn the_metrics_count_n_once_for_a_prompt() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let family = "vllm:request_params_n";
+    for model in ["batched", "instant"] {
+        for n in [2, 3] {
+            let chat = with(&whole(model, "x"), &format!(r#""n":{n},"max_tokens":2"#));
+            assert_eq!(client.chat(&chat).status, 200);
+        }
+        // Two prompts of two choices each.
+        let body = format!(r#"{{"model":"{model}","prompt":["x","y"],"n":2,"max_tokens":3}}"#);
+        client.post("/v1/completions", &body);
+        assert_eq!(client.response().status, 200);
+        let metrics = client.get("/metrics").text().to_owned();
+        let value = |series: &str| {
+            let mut lines = metrics.lines();
+            let line = lines.find(|line| {
+                line.strip_prefix(series).is_some_and(|rest| rest.starts_with('{'))
+                    && line.contains(&format!(r#""{model}""#))
+            });
+            line.and_then(|line| line.rsplit(' ').next()).unwrap_or("none").to_owned()
+        };
+        assert_eq!(value(&format!("{family}_count")), "4.0", "{model}");
+        assert_eq!(value(&format!("{family}_sum")), "9.0", "{model}");
+        assert_eq!(value("vllm:request_max_num_generation_tokens_count"), "4.0", "{model}");
+        assert_eq!(value("vllm:request_max_num_generation_tokens_sum"), "10.0", "{model}");
+        assert_eq!(value("vllm:request_generation_tokens_count"), "9.0", "{model}");
+    }
+}

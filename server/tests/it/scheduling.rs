@@ -5,7 +5,7 @@ use std::time::Duration;
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::Policy;
 
-use crate::client::{Client, streaming, whole};
+use crate::client::{Client, post, streaming, whole};
 use crate::fixture;
 
 fn with(body: &str, more: &str) -> String {
@@ -43,17 +43,19 @@ fn the_urgent_request_overtakes_the_one_that_waited_longer() {
         }
     });
     // The head of a stream says that the engine has its job.
-    let queued = |message: &str, priority: i32| {
+    // vLLM's order (generate/base/serving.py, `_get_priority`): the header, if it is a number.
+    let queued = |message: &str, header: &str, field: i32| {
         let mut client = Client::new(&server);
-        let body = with(&streaming("batched", message), &format!(r#""priority":{priority}"#));
-        client.post("/v1/chat/completions", &body);
+        let body = with(&streaming("batched", message), &format!(r#""priority":{field}"#));
+        let header = format!("Host: h\r\nX-Vllm-Priority: {header}");
+        client.send(post("/v1/chat/completions", &body).replace("Host: h", &header));
         assert_eq!(client.head().0, 200);
         client
     };
     // Its 4,000 tokens would take 20 s; it goes away when the other two wait.
-    let running = queued("[long]", -9);
-    let mut patient = queued("patient", 5);
-    let mut urgent = queued("urgent", -5);
+    let running = queued("[long]", "high", -9);
+    let mut patient = queued("patient", "", 5);
+    let mut urgent = queued("urgent", "-5", 9);
     drop(running);
     for client in [&mut urgent, &mut patient] {
         while client.chunk().is_some() {}
