@@ -161,7 +161,10 @@ impl Value {
                     whole => whole.to_string(),
                 };
                 let message = match *most {
-                    u64::MAX => format!("must be at least {least}, but is {shown}"),
+                    u64::MAX if whole < 0 || whole < i128::from(*least) => {
+                        format!("must be at least {least}, but is {shown}")
+                    }
+                    u64::MAX => format!("must be at most {}, but is {shown}", u64::MAX),
                     most => format!("must be from {least} to {most}, but is {shown}"),
                 };
                 self.problem(report, message, Hint::NONE);

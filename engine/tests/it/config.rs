@@ -678,6 +678,11 @@ models:
                 "models.yml:13:5: faults.timeline: `at` must be a time, but is `noon`",
             ),
             ("faults:\n  timeline:\n    later: close\n", "`later` is not a time"),
+            (
+                "faults:\n  seed: 18446744073709551616\n  rules: [close]\n",
+                "must be at most 18446744073709551615, but is far larger",
+            ),
+            ("faults:\n  seed: -1\n  rules: [close]\n", "must be at least 0, but is -1"),
         ] {
             let problems = load(faults).expect_err(faults);
             assert!(problems.contains(told), "{faults}\n{problems}");
