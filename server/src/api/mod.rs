@@ -303,7 +303,7 @@ pub(crate) async fn answer(
         Route::Version => Response::json(200, version().into_bytes()),
         Route::Load => probes::load(io).await,
         Route::Loads => probes::loads(io).await,
-        Route::ServerInfo => probes::server_info(io),
+        Route::ServerInfo => probes::server_info(io, head),
         Route::ModelInfo => probes::model_info(io),
         Route::HealthGenerate => probes::health_generate(io),
         Route::FlushCache => probes::flush_cache(io).await,

@@ -6,9 +6,11 @@
 use std::sync::Arc;
 
 use llmsim_engine::sim::EngineSpec;
+use llmsim_engine::sim::scheduler::Policy;
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::probes::{
-    ReplicaLoad, ServerInfo, write_loads, write_model_info, write_server_info, write_woken,
+    ConfigFormat, ReplicaLoad, SchedulerInfo, ServerInfo, write_loads, write_model_info,
+    write_server_info, write_woken,
 };
 
 use crate::api;
@@ -41,11 +43,17 @@ async fn loads_in_view(io: &Io) -> Vec<ReplicaLoad> {
     helper::run(&io.metrics_helper, Length::Short, move || observatory.loads(scope)).await
 }
 
-/// `GET /server_info`: of all models, the first one's in front.
-pub(crate) fn server_info(io: &Io) -> Response {
+/// `GET /server_info?config_format=text`: of all models, the first one's in front.
+pub(crate) fn server_info(io: &Io, head: &Head) -> Response {
+    let format = query(head, "config_format").last().map(ConfigFormat::named).transpose();
+    let format = match format {
+        Ok(format) => format.unwrap_or_default(),
+        Err(refusal) => return api::error(&refusal),
+    };
     let infos: Vec<ServerInfo<'_>> = io.served.models.iter().map(info).collect();
-    let mut body = Vec::with_capacity(1024 * infos.len());
-    write_server_info(&infos, &mut body);
+    let mut body = Vec::with_capacity(1024 * infos.len() + 2048);
+    let system = format!("{} ({})", std::env::consts::OS, std::env::consts::ARCH);
+    write_server_info(&infos, format, &system, &mut body);
     Response::json(200, body)
 }
 
@@ -62,6 +70,16 @@ fn info(model: &Model) -> ServerInfo<'_> {
         kv_tokens: scheduler.map(|_| model.kv_tokens()),
         step_tokens: scheduler.map(|spec| spec.max_num_batched_tokens.get()),
         running: scheduler.map(|spec| spec.max_num_seqs),
+        scheduler: scheduler.map(|spec| SchedulerInfo {
+            block_size: spec.block_size.get(),
+            blocks: spec.num_blocks.get(),
+            prefix_caching: spec.prefix_caching,
+            chunked_prefill: spec.chunked_prefill,
+            policy: match spec.policy {
+                Policy::Fcfs => "fcfs",
+                Policy::Priority => "priority",
+            },
+        }),
     }
 }
 

@@ -220,7 +220,26 @@ fn requests_in_flight_are_the_load() {
 fn the_server_says_what_it_is_under_all_its_names() {
     let server = fixture::start_with(|settings| settings.config.models.rotate_right(1));
     let mut client = Client::new(&server);
-    for path in ["/server_info", "/get_server_info", "/server_info?config_format=json"] {
+    // vLLM's `VllmConfig.__str__` (config/vllm.py) and its parts (serve/dev/server_info/api_router.py).
+    let text = concat!(
+        r#""vllm_config":"model='batched', tokenizer='batched', max_seq_len=4096, "#,
+        "tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, ",
+        "served_model_name=batched, enable_prefix_caching=True, enable_chunked_prefill=True\"",
+    );
+    let json = concat!(
+        r#""vllm_config":{"model_config":{"model":"batched","tokenizer":"batched","#,
+        r#""served_model_name":"batched","max_model_len":4096},"parallel_config":{"#,
+        r#""pipeline_parallel_size":1,"tensor_parallel_size":1,"data_parallel_size":1},"#,
+        r#""cache_config":{"block_size":16,"num_gpu_blocks":300000,"enable_prefix_caching":true},"#,
+        r#""scheduler_config":{"max_num_batched_tokens":16384,"max_num_seqs":1024,"#,
+        r#""enable_chunked_prefill":true,"policy":"fcfs"}}"#,
+    );
+    for (path, config) in [
+        ("/server_info", text),
+        ("/get_server_info", text),
+        ("/server_info?config_format=text", text),
+        ("/server_info?config_format=json", json),
+    ] {
         let info = client.get(path);
         assert_eq!(info.status, 200);
         for member in [
@@ -240,6 +259,10 @@ fn the_server_says_what_it_is_under_all_its_names() {
             let member = format!(r#",{{"model_path":"{name}","#);
             assert!(info.text().contains(&member), "{member}: {}", info.text());
         }
+            config,
+            r#""vllm_env":{},"system_env":{"os":"linux ("#,
+            r#""is_cuda_available":"False""#,
+            r#""gpu_topo":null"#,
     }
     for path in ["/model_info", "/get_model_info"] {
         let info = client.get(path);
@@ -257,5 +280,8 @@ fn the_server_says_what_it_is_under_all_its_names() {
     ] {
         client.send(&request);
         assert_eq!(client.response().status, 200, "{request}");
+    let refused = client.get("/server_info?config_format=yaml");
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains(r#""param":"config_format""#), "{}", refused.text());
     }
 }
