@@ -285,10 +285,15 @@ impl ModelTokenizer {
 
     /// What a message of a chat is: [`super::prompt`] says how.
     pub(super) fn message(&self, role: &str, content: &str, mut each: impl FnMut(u32)) {
-        each(self.start);
-        self.ids(&format!("{role}\n{content}")).into_iter().for_each(&mut each);
+        self.open_message(role, content, &mut each);
         each(self.end);
         self.ids("\n").into_iter().for_each(&mut each);
+    }
+
+    /// The same without what ends it.
+    pub(super) fn open_message(&self, role: &str, content: &str, mut each: impl FnMut(u32)) {
+        each(self.start);
+        self.ids(&format!("{role}\n{content}")).into_iter().for_each(each);
     }
 
     /// What begins the answer.

@@ -6,7 +6,8 @@
 //!
 //! Accounting is that of ChatML. A message costs `<|im_start|>`, its role and a line feed before,
 //! and `<|im_end|>` after the tokens of its content; the prompt ends with `<|im_start|>`,
-//! `assistant` and a line feed, after which the answer follows. `Hello` from a user is 8 tokens.
+//! `assistant` and a line feed, after which the answer follows. `Hello` from a user is 8 tokens. Where
+//! the answer is to go on with the last message, that message has no `<|im_end|>` and nothing follows.
 //!
 //! With the tokenizer of a real model a chat is ChatML's text,
 //! `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n`, cut as that tokenizer cuts it: so there
@@ -25,7 +26,7 @@ use crate::units::Tokens;
 /// Tokens that a message costs beside those of its content.
 pub const PER_MESSAGE: Tokens = Tokens::new(4);
 
-/// Tokens after the last message, before the answer.
+/// Tokens after the last message, before the answer, with [`End::AnswerBegins`].
 pub const BEFORE_ANSWER: Tokens = Tokens::new(3);
 
 /// One message of a chat.
@@ -35,6 +36,18 @@ pub struct Message<'a> {
     pub role: &'a str,
     /// All its text.
     pub content: &'a str,
+}
+
+/// What a prompt ends with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// What begins the answer.
+    #[default]
+    AnswerBegins,
+    /// The end of its last message.
+    Closed,
+    /// The text of its last message, which the answer goes on with.
+    Open,
 }
 
 /// How block keys are made.
@@ -70,6 +83,7 @@ pub enum Progress {
 pub struct PromptReader<'a> {
     tokenizer: &'a Tokenizer,
     messages: std::vec::IntoIter<Message<'a>>,
+    end: End,
     current: Option<Pieces<'a>>,
     tally: Tally,
     done: bool,
@@ -119,6 +133,7 @@ impl<'a> PromptReader<'a> {
         Self {
             tokenizer,
             messages: messages.into_iter(),
+            end: End::default(),
             current: None,
             tally: Tally {
                 seen: 0,
@@ -136,6 +151,12 @@ impl<'a> PromptReader<'a> {
         debug_assert_eq!(self.tally.seen, 0, "what was counted stays counted");
         self.tally.kept = tokens;
         self
+    }
+
+    /// The same with another end.
+    #[must_use]
+    pub fn ending(self, end: End) -> Self {
+        Self { end, ..self }
     }
 
     /// Reads on for about `budget` bytes of text: at most one message's overhead and one piece
@@ -186,7 +207,9 @@ impl<'a> PromptReader<'a> {
         let mut left = budget;
         while left > 0 {
             let Some(piece) = pieces.next() else {
-                self.special(MESSAGE_END);
+                if !self.is_left_open() {
+                    self.special(MESSAGE_END);
+                }
                 return left;
             };
             self.tally.add(|chain| chain.push(piece));
@@ -201,22 +224,37 @@ impl<'a> PromptReader<'a> {
             self.head(message.role);
             self.current = Some(tokenizer::pieces(message.content));
         } else {
-            self.head("assistant");
+            if self.end == End::AnswerBegins {
+                self.head("assistant");
+            }
             self.done = true;
         }
     }
 
+    /// Whether the message that was taken last has no end.
+    fn is_left_open(&self) -> bool {
+        self.end == End::Open && self.messages.as_slice().is_empty()
+    }
+
     /// Reads a message as a real model does; returns how many bytes that were.
     fn whole_message(&mut self, model: &ModelTokenizer) -> usize {
+        let message = self.messages.next();
+        let is_left_open = self.is_left_open();
         let tally = &mut self.tally;
         let each = |id| tally.add(|chain| chain.push_token(Token::Id(id)));
-        match self.messages.next() {
+        match message {
+            Some(message) if is_left_open => {
+                model.open_message(message.role, message.content, each);
+                message.content.len()
+            }
             Some(message) => {
                 model.message(message.role, message.content, each);
                 message.content.len()
             }
             None => {
-                model.before_answer(each);
+                if self.end == End::AnswerBegins {
+                    model.before_answer(each);
+                }
                 self.done = true;
                 0
             }
@@ -345,6 +383,21 @@ mod tests {
         assert_eq!(count([]), BEFORE_ANSWER);
         let system = Message { role: "system", content: "Be brief." };
         assert_eq!(count([system, user("Hello")]), Tokens::new(15));
+    }
+
+    #[test]
+    fn a_prompt_may_end_with_its_last_message_or_in_the_midst_of_it() {
+        // Start, role, line feed, three words, end; start, role, line feed, a word, end.
+        let partial = Message { role: "assistant", content: "Once" };
+        let messages = [user("one two three"), partial];
+        let ending = |end| {
+            let reader = PromptReader::new(messages, Some(spec(1, None))).ending(end).finish();
+            (reader.tokens().get(), reader.into_chain().unwrap().into_keys())
+        };
+        let whole = keys(&messages, spec(1, None));
+        assert_eq!(ending(End::AnswerBegins), (15, whole.clone()));
+        assert_eq!(ending(End::Closed), (12, whole[..12].to_vec()));
+        assert_eq!(ending(End::Open), (11, whole[..11].to_vec()));
     }
 
     #[test]

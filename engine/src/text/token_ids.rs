@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::model_tokenizer::ModelTokenizer;
-use super::prompt::Message;
+use super::prompt::{End, Message};
 use super::tokenizer;
 use crate::seed::Seed;
 
@@ -23,29 +23,38 @@ pub fn id(piece: &str) -> u32 {
 }
 
 /// The pieces of a chat as the model would see them, special tokens spelled out. As many as
-/// [`prompt::count`](super::prompt::count) counts; without what begins the answer if it is not
-/// `begins_answer`.
-pub fn chat_pieces<'a>(messages: &[Message<'a>], begins_answer: bool) -> Vec<&'a str> {
+/// a [`PromptReader`](super::prompt::PromptReader) with that end counts.
+pub fn chat_pieces<'a>(messages: &[Message<'a>], end: End) -> Vec<&'a str> {
     let mut pieces = Vec::new();
     for message in messages {
         pieces.extend(["<|im_start|>", message.role, "\n"]);
         pieces.extend(tokenizer::pieces(message.content));
         pieces.push("<|im_end|>");
     }
-    if begins_answer {
-        pieces.extend(["<|im_start|>", "assistant", "\n"]);
+    match end {
+        End::AnswerBegins => pieces.extend(["<|im_start|>", "assistant", "\n"]),
+        End::Closed => {}
+        End::Open => drop(pieces.pop()),
     }
     pieces
 }
 
 /// The same with a real model's tokenizer: the ids of its vocabulary.
-pub fn chat_ids(model: &ModelTokenizer, messages: &[Message<'_>], begins_answer: bool) -> Vec<u32> {
+pub fn chat_ids(model: &ModelTokenizer, messages: &[Message<'_>], end: End) -> Vec<u32> {
     let mut ids = Vec::new();
-    for message in messages {
-        model.message(message.role, message.content, |id| ids.push(id));
+    let mut push = |id| ids.push(id);
+    let (last, before) = match messages.split_last() {
+        Some((last, before)) if end == End::Open => (Some(last), before),
+        _ => (None, messages),
+    };
+    for message in before {
+        model.message(message.role, message.content, &mut push);
     }
-    if begins_answer {
-        model.before_answer(|id| ids.push(id));
+    if let Some(last) = last {
+        model.open_message(last.role, last.content, &mut push);
+    }
+    if end == End::AnswerBegins {
+        model.before_answer(push);
     }
     ids
 }
@@ -130,14 +139,15 @@ mod tests {
             Message { role: "user", content: "One two three." },
         ];
         let count = prompt::count(messages).get() as usize;
-        assert_eq!(chat_pieces(&messages, true).len(), count);
-        assert_eq!(chat_pieces(&messages, false).len(), count - 3);
+        assert_eq!(chat_pieces(&messages, End::AnswerBegins).len(), count);
+        assert_eq!(chat_pieces(&messages, End::Closed).len(), count - 3);
         // "Hello" from a user is 8 tokens.
         let hello = [Message { role: "user", content: "Hello" }];
         assert_eq!(
-            chat_pieces(&hello, true).concat(),
+            chat_pieces(&hello, End::AnswerBegins).concat(),
             "<|im_start|>user\nHello<|im_end|><|im_start|>assistant\n"
         );
-        assert_eq!(chat_pieces(&hello, true).len(), 8);
+        assert_eq!(chat_pieces(&hello, End::AnswerBegins).len(), 8);
+        assert_eq!(chat_pieces(&hello, End::Open).concat(), "<|im_start|>user\nHello");
     }
 }

@@ -21,7 +21,7 @@ use std::mem::take;
 use self::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
 pub use self::messages::{Message, Role};
 pub use self::tools::Format;
-pub use self::vllm::{Side, TokenFields, Truncation};
+pub use self::vllm::{PromptEnd, Side, TokenFields, Truncation};
 use super::error::ApiError;
 use super::json::{Json, Kind};
 use super::tools::{Choice, Tools};
@@ -35,6 +35,8 @@ pub struct ChatRequest<'a> {
     pub model: Cow<'a, str>,
     /// The conversation; at least one message.
     pub messages: Vec<Message<'a>>,
+    /// vLLM: what the prompt ends with.
+    pub end: PromptEnd,
     /// The functions that may be called, and whether one is.
     pub tools: Tools<'a>,
     /// The form of answer that is asked for.
@@ -132,6 +134,7 @@ impl<'a> ChatRequest<'a> {
         Ok(Self {
             model,
             messages,
+            end: vllm.end,
             tools,
             format,
             logprobs: logprobs.then_some(top_logprobs),

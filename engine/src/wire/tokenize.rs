@@ -13,6 +13,7 @@ use super::chat::body;
 use super::chat::fields::{boolean, string};
 use super::chat::messages::{self, Message, RawMessages};
 use super::chat::tools;
+use super::chat::vllm::{PromptEnd, prompt_end};
 use super::error::ApiError;
 use super::json::{Json, push_string};
 use super::token_ids::push_ids;
@@ -27,8 +28,8 @@ pub enum Input<'a> {
     Chat {
         /// At least one message.
         messages: Vec<Message<'a>>,
-        /// `add_generation_prompt`: with the tokens that begin the answer.
-        begins_answer: bool,
+        /// What the prompt ends with.
+        end: PromptEnd,
         /// Functions whose definitions are part of the prompt.
         tools: Tools<'a>,
     },
@@ -61,6 +62,7 @@ struct RawTokenize<'a> {
     prompt: Json<'a>,
     messages: RawMessages<'a>,
     add_generation_prompt: Json<'a>,
+    continue_final_message: Json<'a>,
     add_special_tokens: Json<'a>,
     return_token_strs: Json<'a>,
     tools: Json<'a>,
@@ -83,8 +85,8 @@ impl<'a> TokenizeRequest<'a> {
         let raw: RawTokenize<'a> = body::read_as(body)?;
         let model = string(raw.model, "model")?;
         boolean(&raw.add_special_tokens, "add_special_tokens")?;
-        let begins_answer =
-            boolean(&raw.add_generation_prompt, "add_generation_prompt")?.unwrap_or(true);
+        let (adds, continues) = (&raw.add_generation_prompt, &raw.continue_final_message);
+        let end = prompt_end(adds, continues, PromptEnd::AnswerBegins)?;
         let wants_pieces = boolean(&raw.return_token_strs, "return_token_strs")?.unwrap_or(false);
         let input = match string(raw.prompt, "prompt")? {
             Some(text) => Input::Prompt(text),
@@ -92,7 +94,7 @@ impl<'a> TokenizeRequest<'a> {
             None => {
                 let messages = messages::check(raw.messages)?;
                 let tools = Tools { list: tools::tools(&raw.tools)?, ..Tools::default() };
-                Input::Chat { messages, begins_answer, tools }
+                Input::Chat { messages, end, tools }
             }
         };
         Ok(Self { model, input, wants_pieces })

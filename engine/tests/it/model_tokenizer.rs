@@ -13,7 +13,7 @@ use llmsim_engine::config::{self, Source};
 use llmsim_engine::seed::Seed;
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, NoText, Token, Tokenizer};
 use llmsim_engine::text::output::Output;
-use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
+use llmsim_engine::text::prompt::{ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::responses::Query;
 use llmsim_engine::text::script::{PieceTable, Script};
 use llmsim_engine::text::stop::{self, Stops};
@@ -113,8 +113,15 @@ fn a_chat_is_chatml_cut_as_the_model_does() {
     let mut expected = vec![270, 267, 198, 259, 264, 271, 198, 270];
     expected.extend(assistant);
     expected.push(198);
-    assert_eq!(token_ids::chat_ids(&model, &chat, true), expected);
-    assert_eq!(token_ids::chat_ids(&model, &chat, false), expected[..7]);
+    assert_eq!(token_ids::chat_ids(&model, &chat, End::AnswerBegins), expected);
+    assert_eq!(token_ids::chat_ids(&model, &chat, End::Closed), expected[..7]);
+    // What goes on with the message has neither its end nor the line feed behind that.
+    assert_eq!(token_ids::chat_ids(&model, &chat, End::Open), expected[..5]);
+    let tokenizer = Tokenizer::Model(Arc::clone(&model));
+    for (end, tokens) in [(End::AnswerBegins, 18), (End::Closed, 7), (End::Open, 5)] {
+        let reader = PromptReader::with(&tokenizer, chat, None).ending(end).finish();
+        assert_eq!(reader.tokens(), Tokens::new(tokens), "{end:?}");
+    }
     // Which is what the model makes of the whole text at once.
     let text = "<|im_start|>user\nhello world<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(model.ids(text), expected);
@@ -140,7 +147,7 @@ fn marks_that_the_vocabulary_lacks_are_one_token_each_with_ids_beyond_it() {
     let other = changed("<|im_start|>", "<start>").replace("<|im_end|>", "<end>");
     let model = ModelTokenizer::from_json(other.as_bytes()).unwrap();
     let chat = [Message { role: "user", content: "hello" }];
-    assert_eq!(token_ids::chat_ids(&model, &chat, false), [272, 267, 198, 259, 273, 198]);
+    assert_eq!(token_ids::chat_ids(&model, &chat, End::Closed), [272, 267, 198, 259, 273, 198]);
     assert_eq!(model.name(273), "<|im_end|>");
 }
 

@@ -67,6 +67,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
     let model = asked.model;
     let conversation = Conversation::new(model, &request.tools, &request.messages)
+        .ending(request.end)
         .cut(request.tokens.truncation)?;
     let prompt = conversation.count(&request.model, request.cache_salt.as_deref());
     let limits = Limits {

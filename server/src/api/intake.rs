@@ -9,10 +9,10 @@ use std::sync::{Arc, LazyLock};
 
 use http::HeaderName;
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
-use llmsim_engine::text::prompt::{Chain, ChainSpec, Message, PromptReader};
+use llmsim_engine::text::prompt::{Chain, ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::{self, Side, Truncation};
+use llmsim_engine::wire::chat::{self, PromptEnd, Side, Truncation};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::tools::Tools;
@@ -396,14 +396,26 @@ impl<'a> Conversation<'a> {
         tools: &Tools<'_>,
         messages: &'a [chat::Message<'a>],
     ) -> Self {
-        Self { model, definitions: words::definitions(tools), messages, kept: 0..u32::MAX }
+        let definitions = words::definitions(tools);
+        Self { model, definitions, messages, end: End::AnswerBegins, kept: 0..u32::MAX }
+    }
+
+    /// The same with another end.
+    pub(super) fn ending(self, end: PromptEnd) -> Self {
+        let end = match end {
+            PromptEnd::AnswerBegins => End::AnswerBegins,
+            PromptEnd::Closed => End::Closed,
+            PromptEnd::Open => End::Open,
+        };
+        Self { end, ..self }
     }
 
     /// Cuts it, if `truncation` says so.
     pub(super) fn cut(mut self, truncation: Option<Truncation>) -> Result<Self, ApiError> {
         if let Some(truncation) = truncation {
-            let whole = PromptReader::with(&self.model.tokenizer, self.messages(), None).finish();
-            self.kept = kept(self.model, truncation, whole.tokens().get())?;
+            let whole = PromptReader::with(&self.model.tokenizer, self.messages(), None);
+            let tokens = whole.ending(self.end).finish().tokens();
+            self.kept = kept(self.model, truncation, tokens.get())?;
         }
         Ok(self)
     }
@@ -425,7 +437,7 @@ impl<'a> Conversation<'a> {
         let blocks = self.model.cached_blocks;
         let chain = blocks.map(|block_size| ChainSpec { block_size, salt: salt.as_deref() });
         let reader = PromptReader::with(&self.model.tokenizer, self.messages(), chain);
-        let prompt = reader.keeping(self.kept.clone()).finish();
+        let prompt = reader.ending(self.end).keeping(self.kept.clone()).finish();
         Counted { tokens: prompt.tokens(), chain: prompt.into_chain() }
     }
 }
@@ -446,6 +458,8 @@ fn kept(model: &Model, truncation: Truncation, tokens: u32) -> Result<Range<u32>
         Side::Left => tokens.saturating_sub(most)..tokens,
         Side::Right => 0..most.min(tokens),
     })
+    /// What its prompt ends with.
+    pub(super) end: End,
 }
 
 /// What is left of a plain prompt.

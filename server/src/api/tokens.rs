@@ -57,9 +57,9 @@ fn cut(served: &Served, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let conversation;
     let (ids, names) = match &request.input {
         ToTokenize::Prompt(text) => text_tokens(served, model, text),
-        ToTokenize::Chat { messages, begins_answer, tools } => {
-            conversation = Conversation::new(model, tools, messages);
-            chat_tokens(served, model, &conversation, *begins_answer)
+        ToTokenize::Chat { messages, end, tools } => {
+            conversation = Conversation::new(model, tools, messages).ending(*end);
+            chat_tokens(served, model, &conversation)
         }
     };
     let names: Option<Vec<&str>> =
@@ -82,15 +82,14 @@ fn chat_tokens<'a>(
     served: &Served,
     model: &Model,
     conversation: &'a Conversation<'_>,
-    begins_answer: bool,
 ) -> (Vec<u32>, Vec<Cow<'a, str>>) {
     let messages: Vec<Message<'_>> = conversation.messages().collect();
     match &model.tokenizer {
         Tokenizer::Regex => {
-            learn(served, token_ids::chat_pieces(&messages, begins_answer).into_iter())
+            learn(served, token_ids::chat_pieces(&messages, conversation.end).into_iter())
         }
         Tokenizer::Model(tokenizer) => {
-            named(tokenizer, token_ids::chat_ids(tokenizer, &messages, begins_answer))
+            named(tokenizer, token_ids::chat_ids(tokenizer, &messages, conversation.end))
         }
     }
 }
@@ -102,7 +101,7 @@ pub(super) fn of_prompt(
     fields: &TokenFields,
     conversation: &Conversation<'_>,
 ) -> PromptTokens {
-    let (ids, names) = chat_tokens(served, model, conversation, true);
+    let (ids, names) = chat_tokens(served, model, conversation);
     told(model, fields, ids, &names, &conversation.kept)
 }
 
@@ -173,8 +172,9 @@ pub(crate) async fn render_chat(io: &Io, body: Vec<u8>, id: &RequestId) -> Respo
         let request = ChatRequest::parse(body)?;
         let (_, model) = api::find_model(served, &request.model)?;
         let conversation = Conversation::new(model, &request.tools, &request.messages)
+            .ending(request.end)
             .cut(request.tokens.truncation)?;
-        let (ids, _) = chat_tokens(served, model, &conversation, true);
+        let (ids, _) = chat_tokens(served, model, &conversation);
         let kept = &conversation.kept;
         let ids = &ids[kept.start as usize..(kept.end as usize).min(ids.len())];
         let prompt = Tokens::new(u32::try_from(ids.len()).unwrap_or(u32::MAX));

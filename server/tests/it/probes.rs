@@ -39,7 +39,13 @@ fn a_text_comes_back_from_its_token_ids() {
 fn a_chat_has_as_many_tokens_as_its_usage_says() {
     let server = fixture::start();
     let mut client = Client::new(&server);
-    for (extra, count) in [("", 8), (r#","add_generation_prompt":false"#, 5)] {
+    // Start, role, line feed, Hello, end; start, role, line feed.
+    for (extra, count) in [
+        ("", 8),
+        (r#","add_generation_prompt":false"#, 5),
+        (r#","continue_final_message":true"#, 4),
+        (r#","add_generation_prompt":false,"continue_final_message":true"#, 4),
+    ] {
         let messages = r#""messages":[{"role":"user","content":"Hello"}]"#;
         client.post("/tokenize", &format!("{{{messages}{extra}}}"));
         let answer = client.response();
@@ -83,6 +89,13 @@ fn what_cannot_be_tokenized_is_refused() {
         ("/tokenize", r#"{"model":"none","prompt":"x"}"#, 404, "model_not_found"),
         ("/tokenize", "{", 400, "could not parse"),
         ("/detokenize", "{}", 400, r#""param":"tokens""#),
+        (
+            "/tokenize",
+            r#"{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":true,
+                "continue_final_message":true}"#,
+            400,
+            r#""param":"continue_final_message""#,
+        ),
         ("/detokenize", r#"{"tokens":"x"}"#, 400, "array of token ids"),
         ("/detokenize", r#"{"tokens":[-1]}"#, 400, "array of token ids"),
         ("/detokenize", r#"{"tokens":[5,7]}"#, 400, r#""param":"tokens[0]""#),

@@ -33,6 +33,17 @@ impl TokenFields {
     pub const SCORED: Self = Self { ids: true, prompt_logprobs: Some(0), ..Self::NONE };
 }
 
+/// What a chat's prompt ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// What begins the answer: `add_generation_prompt`, the default of chats.
+    AnswerBegins,
+    /// The end of the last message.
+    Closed,
+    /// The text of the last message: `continue_final_message`.
+    Open,
+}
+
 /// How a long prompt is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
@@ -53,6 +64,7 @@ pub enum Side {
 }
 
 pub(in crate::wire) struct VllmFields<'a> {
+    pub(in crate::wire) end: PromptEnd,
     pub(in crate::wire) min_tokens: Tokens,
     pub(in crate::wire) ignore_eos: bool,
     pub(in crate::wire) include_stop: bool,
@@ -71,7 +83,7 @@ pub(in crate::wire) fn check<'a>(
     stream: bool,
 ) -> Result<VllmFields<'a>, ApiError> {
     sampling(raw)?;
-    template(raw)?;
+    let end = template(raw)?;
     let min_tokens = min_tokens(&raw.min_tokens, max_tokens, "max_tokens")?;
     let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", 0..=20)?;
     if prompt_logprobs > Some(0) && stream {
@@ -92,6 +104,7 @@ pub(in crate::wire) fn check<'a>(
     let priority = integer(&raw.priority, "priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
 
     Ok(VllmFields {
+        end,
         min_tokens,
         ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
         include_stop: boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?
@@ -155,22 +168,37 @@ fn truncation(raw: &mut Raw<'_>) -> Result<Option<Truncation>, ApiError> {
     Ok(Some(Truncation { most, side }))
 }
 
-fn template(raw: &Raw<'_>) -> Result<(), ApiError> {
+fn template(raw: &Raw<'_>) -> Result<PromptEnd, ApiError> {
     boolean(&raw.echo, "echo")?;
     boolean(&raw.add_special_tokens, "add_special_tokens")?;
-    let generation = boolean(&raw.add_generation_prompt, "add_generation_prompt")?;
-    let continues = boolean(&raw.continue_final_message, "continue_final_message")?;
-    // The default of add_generation_prompt is true, but only a client that says so is wrong.
-    if generation == Some(true) && continues == Some(true) {
-        return Err(ApiError::contradiction(
-            "continue_final_message",
-            "it cannot be true together with add_generation_prompt; set one of them to false.",
-        ));
-    }
+    let (adds, continues) = (&raw.add_generation_prompt, &raw.continue_final_message);
+    let end = prompt_end(adds, continues, PromptEnd::AnswerBegins)?;
     only_type(raw.chat_template_kwargs.kind(), "chat_template_kwargs", Kind::Object)?;
     only_type(raw.documents, "documents", Kind::Array)?;
     only_type(raw.mm_processor_kwargs, "mm_processor_kwargs", Kind::Object)?;
-    Ok(())
+    Ok(end)
+}
+
+/// What `add_generation_prompt` and `continue_final_message` make of a prompt's end, which without them is
+/// `usual`.
+pub(in crate::wire) fn prompt_end(
+    adds: &Json<'_>,
+    continues: &Json<'_>,
+    usual: PromptEnd,
+) -> Result<PromptEnd, ApiError> {
+    let adds = boolean(adds, "add_generation_prompt")?;
+    let continues = boolean(continues, "continue_final_message")?;
+    match (adds, continues) {
+        // The default of add_generation_prompt may be true, but only a client that says so is wrong.
+        (Some(true), Some(true)) => Err(ApiError::contradiction(
+            "continue_final_message",
+            "it cannot be true together with add_generation_prompt; set one of them to false.",
+        )),
+        (_, Some(true)) => Ok(PromptEnd::Open),
+        (Some(true), _) => Ok(PromptEnd::AnswerBegins),
+        (Some(false), _) => Ok(PromptEnd::Closed),
+        (None, _) => Ok(usual),
+    }
 }
 
 /// `min_tokens`, which must leave room under the limit that the field `max` has set.
