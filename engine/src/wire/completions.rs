@@ -169,15 +169,7 @@ impl<'a> CompletionRequest<'a> {
 /// OpenAI would take a missing prompt for the beginning of a document; vLLM refuses it and an empty
 /// one, which here helps more.
 fn prompts(raw: RawInputs<'_>) -> Result<Vec<Input<'_>>, ApiError> {
-    let Some(prompts) = raw.check("prompt", MAX_PROMPTS)? else {
-        return Err(ApiError::missing("prompt"));
-    };
-    let is_empty = |prompt: &Input<'_>| matches!(prompt, Input::Text(text) if text.is_empty());
-    match prompts.iter().position(is_empty) {
-        Some(_) if prompts.len() == 1 => Err(ApiError::empty_string("prompt")),
-        Some(at) => Err(ApiError::empty_string(format!("prompt[{at}]"))),
-        None => Ok(prompts),
-    }
+    raw.check_filled("prompt", MAX_PROMPTS)?.ok_or_else(|| ApiError::missing("prompt"))
 }
 
 /// 0 to 5 alternatives on OpenAI, 0 to 20 on vLLM.

@@ -125,7 +125,7 @@ impl<'a> GenerateRequest<'a> {
             (&raw.text, &raw.input_ids),
             (RawInputs::Several { .. }, _) | (_, RawInputs::Several { .. })
         );
-        let texts = raw.text.check("text", MAX_PROMPTS)?;
+        let texts = raw.text.check_filled("text", MAX_PROMPTS)?;
         let ids = raw.input_ids.check("input_ids", MAX_PROMPTS)?;
         let prompts = match (texts, ids) {
             (Some(_), Some(_)) => {
@@ -135,12 +135,6 @@ impl<'a> GenerateRequest<'a> {
             (Some(prompts), None) | (None, Some(prompts)) => prompts,
             (None, None) => return Err(ApiError::missing("text")),
         };
-        for (at, prompt) in prompts.iter().enumerate() {
-            if matches!(prompt, Input::Text(text) if text.is_empty()) {
-                let path = if is_batch { format!("text[{at}]") } else { "text".to_owned() };
-                return Err(ApiError::empty_string(path));
-            }
-        }
         let ids = match raw.rid {
             Json::Array(ids) if is_batch => each_id(ids, prompts.len())?,
             other => request_id(other, "rid")?.map_or(Ids::Ours, Ids::One),

@@ -92,8 +92,39 @@ impl Default for RawInputs<'_> {
 }
 
 impl<'a> RawInputs<'a> {
+    /// The same where an empty text is no input: the refusal says which one it is.
+    pub(super) fn check_filled(
+        self,
+        param: &'static str,
+        most: usize,
+    ) -> Result<Option<Vec<Input<'a>>>, ApiError> {
+        let is_one = matches!(self, Self::Text(_));
+        let Some(inputs) = self.check(param, most)? else { return Ok(None) };
+        let is_empty = |input: &Input<'_>| matches!(input, Input::Text(text) if text.is_empty());
+        match inputs.iter().position(is_empty) {
+            Some(_) if is_one => Err(ApiError::empty_string(param)),
+            Some(at) => Err(ApiError::empty_string(format!("{param}[{at}]"))),
+            None => Ok(Some(inputs)),
+        }
+    }
+
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Other(kind) if kind.is_absent())
+    }
+
+    /// Whether these are, or begin with, objects or lists of objects: conversations.
+    pub(super) fn begins_with_messages(&self) -> bool {
+        let Self::Several { items, .. } = self else { return false };
+        match items.first() {
+            Some(Item::Other(kind)) => *kind == Kind::Object,
+            Some(Item::Ids(ids)) => {
+                ids.ids.is_empty() && ids.wrong == Some(Wrong::Kind(Kind::Object))
+            }
+            _ => false,
+        }
+    }
+
     /// The inputs, if there are at least one and at most `most`; nothing if the field is absent.
-    /// Whether an empty text is an input is for the caller to say.
     pub(super) fn check(
         self,
         param: &'static str,

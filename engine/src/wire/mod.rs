@@ -9,6 +9,7 @@ pub mod chat;
 pub mod client;
 pub mod completion;
 pub mod completions;
+mod conversations;
 mod decimal;
 pub mod embeddings;
 pub mod error;

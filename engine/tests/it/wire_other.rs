@@ -1,7 +1,10 @@
 //! Embeddings, SGLang's `/generate`, adapters: what is taken, what is refused, and their bodies.
 
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::embeddings::{EmbeddingRequest, Encoding, write_body, write_vector};
+use llmsim_engine::wire::chat::PromptEnd;
+use llmsim_engine::wire::embeddings::{
+    ByteOrder, EmbeddingRequest, Encoding, Inputs, Number, write_body, write_vector,
+};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::generate::{self, End, GenerateRequest, Ids, Scores, push_score};
 use llmsim_engine::wire::inputs::Input;
@@ -23,14 +26,16 @@ fn text(bytes: Vec<u8>) -> String {
 fn embeddings_take_one_input_or_several() {
     let parse = |body: &'static str| EmbeddingRequest::parse(body.as_bytes(), 1536).unwrap();
     let request = parse(r#"{"model":"m","input":"a"}"#);
-    assert_eq!(request.inputs, [Input::Text("a".into())]);
+    assert_eq!(request.inputs, Inputs::Plain(vec![Input::Text("a".into())]));
     assert_eq!((request.encoding, request.dimensions), (Encoding::Float, None));
     let request = parse(
         r#"{"model":"m","input":[[1,2],[3]],"encoding_format":"base64","dimensions":256,
             "user":"u","truncate_prompt_tokens":-1}"#,
     );
-    assert_eq!(request.inputs, [Input::Ids(vec![1, 2]), Input::Ids(vec![3])]);
-    assert_eq!((request.encoding, request.dimensions), (Encoding::Base64, Some(256)));
+    let ids = vec![Input::Ids(vec![1, 2]), Input::Ids(vec![3])];
+    assert_eq!(request.inputs, Inputs::Plain(ids));
+    let base64 = Encoding::Base64(Number::Float32, ByteOrder::Little);
+    assert_eq!((request.encoding, request.dimensions), (base64, Some(256)));
 }
 
 #[test]
@@ -40,10 +45,16 @@ fn embeddings_refuse_what_is_none() {
         (r#""input":"""#, "input", Some("empty_string")),
         (r#""input":[]"#, "input", Some("empty_array")),
         (r#""input":["a",""]"#, "input[1]", Some("empty_string")),
+        (r#""input":[""]"#, "input[0]", Some("empty_string")),
+        (r#""input":[[]]"#, "input[0]", Some("empty_array")),
         (r#""input":{}"#, "input", Some("invalid_type")),
         (r#""input":"a","dimensions":0"#, "dimensions", Some("integer_below_min_value")),
         (r#""input":"a","dimensions":1537"#, "dimensions", Some("integer_above_max_value")),
         (r#""input":"a","encoding_format":"hex""#, "encoding_format", Some("invalid_value")),
+        (r#""input":"a","encoding_format":"bytes""#, "encoding_format", Some("invalid_value")),
+        (r#""input":"a","embed_dtype":"int8""#, "embed_dtype", Some("invalid_value")),
+        (r#""input":"a","endianness":"middle""#, "endianness", Some("invalid_value")),
+        (r#""input":"a","endianness":1"#, "endianness", Some("invalid_type")),
     ] {
         let body = format!(r#"{{"model":"m",{members}}}"#);
         check(EmbeddingRequest::parse(body.as_bytes(), 1536).map(drop), param, code);
@@ -51,6 +62,132 @@ fn embeddings_refuse_what_is_none() {
     let many = format!(r#"{{"model":"m","input":[{}"a"]}}"#, r#""a","#.repeat(2048));
     let code = Some("array_above_max_length");
     check(EmbeddingRequest::parse(many.as_bytes(), 1536).map(drop), "input", code);
+}
+
+/// As vLLM's `EmbeddingChatRequest` and its kin (pooling/embed/protocol.py): in `messages` or `input`, one
+/// conversation or a list of them.
+#[test]
+fn embeddings_take_a_conversation_or_several() {
+    let parse = |members: &str| {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        let inputs = EmbeddingRequest::parse(body.as_bytes(), 1536).unwrap().inputs;
+        let Inputs::Conversations { list, end, field } = inputs else { panic!("{members}") };
+        let list: Vec<Vec<String>> = list
+            .into_iter()
+            .map(|all| all.iter().map(|m| format!("{}:{}", m.role.as_str(), m.content)).collect())
+            .collect();
+        (list, end, field)
+    };
+    let user = r#"{"role":"user","content":"a"}"#;
+    let assistant = r#"{"role":"assistant","content":[{"type":"text","text":"b"}]}"#;
+    let both = vec!["user:a".to_owned(), "assistant:b".to_owned()];
+    for field in ["messages", "input"] {
+        let (list, end, named) = parse(&format!(r#""{field}":[{user},{assistant}]"#));
+        assert_eq!((list, named), (vec![both.clone()], field));
+        // Not as in chats: nothing is to be answered.
+        assert_eq!(end, PromptEnd::Closed);
+        let (list, _, _) = parse(&format!(r#""{field}":[[{user}],[{user},{assistant}]]"#));
+        assert_eq!(list, [vec!["user:a".to_owned()], both.clone()]);
+    }
+    let (_, end, _) = parse(&format!(r#""messages":[{user}],"add_generation_prompt":true"#));
+    assert_eq!(end, PromptEnd::AnswerBegins);
+    let (_, end, _) = parse(&format!(r#""messages":[{user}],"continue_final_message":true"#));
+    assert_eq!(end, PromptEnd::Open);
+}
+
+#[test]
+fn embeddings_say_which_conversation_is_none() {
+    let user = r#"{"role":"user","content":"a"}"#;
+    for (members, param, code) in [
+        (r#""messages":[]"#.to_owned(), "messages", Some("empty_array")),
+        (r#""messages":"a""#.to_owned(), "messages", Some("invalid_type")),
+        (format!(r#""messages":{user}"#), "messages", Some("invalid_type")),
+        (format!(r#""messages":[{user},5]"#), "messages[1]", Some("invalid_type")),
+        (format!(r#""messages":[{user},[{user}]]"#), "messages[1]", Some("invalid_type")),
+        (format!(r#""messages":[[{user}],{user}]"#), "messages[1]", Some("invalid_type")),
+        (format!(r#""messages":[[{user}],[]]"#), "messages[1]", Some("empty_array")),
+        (
+            format!(r#""input":[[{user},{{"role":"none"}}]]"#),
+            "input[0][1].role",
+            Some("invalid_value"),
+        ),
+        (format!(r#""input":"a","messages":[{user}]"#), "input", None),
+        (
+            format!(
+                r#""messages":[{user}],"add_generation_prompt":true,"continue_final_message":true"#
+            ),
+            "continue_final_message",
+            None,
+        ),
+        (
+            format!(r#""messages":[{}[{user}]]"#, format!("[{user}],").repeat(2048)),
+            "messages",
+            Some("array_above_max_length"),
+        ),
+    ] {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        check(EmbeddingRequest::parse(body.as_bytes(), 1536).map(drop), param, code);
+    }
+}
+
+/// Halves of steps, carries, numbers below the normal ones of each kind.
+const TORCH_VECTOR: [f32; 16] = [
+    1.0,
+    -0.5,
+    0.1,
+    -0.0333,
+    0.00390625,
+    0.0005,
+    -3e-05,
+    6e-08,
+    1e-07,
+    0.0,
+    0.96875,
+    -0.99999,
+    0.3125,
+    0.28125,
+    0.0029296875,
+    1e-40,
+];
+
+const TORCH: [(&str, &str, &str); 11] = [
+    (
+        "float32",
+        "little",
+        "AACAPwAAAL/NzMw9lWUIvQAAgDtvEgM6gqj7t1nZgDOVv9YzAAAAAAAAeD9Y/3+/AACgPgAAkD4AAEA7whYBAA==",
+    ),
+    (
+        "float32",
+        "big",
+        "P4AAAL8AAAA9zMzNvQhllTuAAAA6AxJvt/uogjOA2Vkz1r+VAAAAAD94AAC/f/9YPqAAAD6QAAA7QAAAAAEWwg==",
+    ),
+    ("float16", "little", "ADwAuGYuQ6gAHBkQ94EBAAIAAADAOwC8ADWANAAaAAA="),
+    ("float16", "big", "PAC4AC5mqEMcABAZgfcAAQACAAA7wLwANQA0gBoAAAA="),
+    ("float16", "native", "ADwAuGYuQ6gAHBkQ94EBAAIAAADAOwC8ADWANAAaAAA="),
+    ("bfloat16", "little", "gD8Av809CL2AOwM6/LeBM9czAAB4P4C/oD6QPkA7AQA="),
+    ("bfloat16", "big", "P4C/AD3NvQg7gDoDt/wzgTPXAAA/eL+APqA+kDtAAAE="),
+    ("fp8_e4m3", "little", "OLAdkQIAgAAAADi4KikCAA=="),
+    ("fp8_e4m3", "big", "OLAdkQIAgAAAADi4KikCAA=="),
+    ("fp8_e5m2", "little", "PLguqBwQggAAADy8NTQaAA=="),
+    ("fp8_e5m2", "big", "PLguqBwQggAAADy8NTQaAA=="),
+];
+
+/// What PyTorch 2.14 makes of them: `torch.tensor(v).to(dtype).view(torch.uint8).numpy().tobytes()`, in
+/// base64, and `byteswap` for the other order, as vLLM does it (utils/serial_utils.py).
+#[test]
+fn coordinates_are_rounded_to_the_kind_of_number_that_is_asked_for() {
+    let vector = TORCH_VECTOR;
+    for (dtype, order, expected) in TORCH {
+        let body = format!(
+            r#"{{"model":"m","input":"a","encoding_format":"base64","embed_dtype":"{dtype}",
+                "endianness":"{order}"}}"#
+        );
+        let request = EmbeddingRequest::parse(body.as_bytes(), 1536).unwrap();
+        let mut out = Vec::new();
+        write_vector(0, &vector, request.encoding, &mut out);
+        let expected = format!(r#"{{"object":"embedding","index":0,"embedding":"{expected}"}}"#);
+        assert_eq!(text(out), expected, "{dtype} {order}");
+    }
 }
 
 #[test]
@@ -61,7 +198,8 @@ fn vectors_are_numbers_or_little_endian_floats_in_base64() {
     assert_eq!(text(out), r#"{"object":"embedding","index":0,"embedding":[0.5,-1,0.25]}"#);
     let mut out = Vec::new();
     // Python: base64.b64encode(struct.pack("<3f", 0.5, -1, 0.25))
-    write_vector(1, &vector, Encoding::Base64, &mut out);
+    let base64 = Encoding::Base64(Number::Float32, ByteOrder::Little);
+    write_vector(1, &vector, base64, &mut out);
     let vectors = br#"{"object":"embedding","index":1,"embedding":"AAAAPwAAgL8AAIA+"}"#;
     assert_eq!(out, vectors);
     let mut out = Vec::new();

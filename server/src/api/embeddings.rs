@@ -4,6 +4,7 @@
 //! takes the time that its prompt takes, and shows as load. The invariant: which vector a text gets
 //! does not depend on when.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -12,13 +13,15 @@ use llmsim_engine::text::output::Output;
 use llmsim_engine::text::script::{PieceTable, Script};
 use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::embeddings::{EmbeddingRequest, write_body, write_vector};
+use llmsim_engine::wire::chat::Message;
+use llmsim_engine::wire::embeddings::{EmbeddingRequest, Inputs, write_body, write_vector};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits};
 use super::chat::append_timing;
-use super::intake::{self, Asked, Manner, Naming};
+use super::intake::{self, Asked, Conversation, Counted, Naming};
 use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
@@ -50,15 +53,27 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let model = asked.model;
     let dimensions = request.dimensions.unwrap_or(DIMENSIONS);
 
-    let (mut vectors, mut tokens) = (Vec::new(), 0);
-    let mut lanes = Vec::with_capacity(request.inputs.len());
-    let nothing = Arc::new(PieceTable::new(String::new()));
-    for (index, input) in request.inputs.iter().enumerate() {
-        let (text, counted) = intake::plain(served, (model, &request.model), None, input, "");
-        if counted.tokens > model.context {
-            return Err(intake::too_long(model, counted.tokens, None, "input"));
+    let (texts, field): (Vec<Read<'_>>, _) = match &request.inputs {
+        Inputs::Plain(inputs) => {
+            let read = |input| intake::plain(served, (model, &request.model), None, input, "");
+            (inputs.iter().map(read).collect(), "input")
         }
-        let vector = embedding::embed(&request.model, tokenizer::pieces(&text), dimensions);
+        Inputs::Conversations { list, end, field } => {
+            let read = |messages: &Vec<Message<'_>>| {
+                let conversation = Conversation::new(model, &Tools::default(), messages);
+                (words_of(messages).into(), conversation.ending(*end).count(&request.model, None))
+            };
+            (list.iter().map(read).collect(), *field)
+        }
+    };
+    let (mut vectors, mut tokens) = (Vec::new(), 0);
+    let mut lanes = Vec::with_capacity(texts.len());
+    let nothing = Arc::new(PieceTable::new(String::new()));
+    for (index, (text, counted)) in texts.iter().enumerate() {
+        if counted.tokens > model.context {
+            return Err(intake::too_long(model, counted.tokens, None, field));
+        }
+        let vector = embedding::embed(&request.model, tokenizer::pieces(text), dimensions);
         if index > 0 {
             vectors.push(b',');
         }
@@ -79,10 +94,20 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let mut body = Vec::new();
     write_body(&naming.id, naming.created, &request.model, tokens, &vectors, &mut body);
     let chains = lanes.iter().map(|_| None).collect();
-    let manner = Manner { is_stream: false, wants_timing: naming.wants_timing };
+    let manner = naming.manner(false);
     let format = Format::Embeddings(Embeddings { body: RefCell::new(body) });
     let answer = asked.answer(manner, lanes, format);
     Ok(Draft { answer, chains, stops: Vec::new(), keeps_match: false, min_tokens: Tokens::ZERO })
+}
+
+/// An input's text, and what it counts.
+type Read<'a> = (Cow<'a, str>, Counted);
+
+/// What is said in a conversation: a vector is near those of texts with the same words, so marks and
+/// roles are left out of it.
+fn words_of(messages: &[Message<'_>]) -> String {
+    let contents: Vec<&str> = messages.iter().map(|message| message.content.as_ref()).collect();
+    contents.join("\n")
 }
 
 impl Embeddings {

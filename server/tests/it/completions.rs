@@ -269,6 +269,37 @@ fn embeddings_are_unit_vectors_and_take_a_step_of_the_engine() {
     assert!(finished.is_some_and(|line| line.ends_with(" 3.0")), "{finished:?}");
 }
 
+/// vLLM's `messages`: counted as a chat that nobody is to answer, and a vector of what is said in it.
+#[test]
+fn a_conversation_is_embedded_like_the_text_that_says_the_same() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut embed = |members: &str| {
+        let body = format!(r#"{{"model":"batched","dimensions":4,{members}}}"#);
+        client.post("/v1/embeddings", &body);
+        let answer = client.response();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let data = answer.text().split_once(r#""data":"#).unwrap().1;
+        let (data, rest) = data.split_once(r#","model""#).unwrap();
+        let tokens = rest.split_once(r#""prompt_tokens":"#).unwrap().1;
+        (data.to_owned(), tokens.split_once(',').unwrap().0.parse::<u32>().unwrap())
+    };
+    let said = r#"[{"role":"user","content":"Hello"}]"#;
+    let (text, _) = embed(r#""input":"Hello""#);
+    // Start, role, line feed, Hello, end; and what would begin an answer.
+    for (more, tokens) in [("", 5), (r#","add_generation_prompt":true"#, 8)] {
+        assert_eq!(embed(&format!(r#""messages":{said}{more}"#)), (text.clone(), tokens));
+        assert_eq!(embed(&format!(r#""input":{said}{more}"#)), (text.clone(), tokens));
+    }
+    let (several, tokens) = embed(&format!(r#""messages":[{said},{said}]"#));
+    assert_eq!((several.matches(r#""object":"embedding""#).count(), tokens), (2, 10));
+    let long = format!(r#"{{"role":"user","content":"{}"}}"#, "word ".repeat(5000));
+    client.post("/v1/embeddings", &format!(r#"{{"model":"batched","messages":[{long}]}}"#));
+    let refused = client.response();
+    assert_eq!(refused.status, 400);
+    has(&refused, r#""param":"messages""#);
+}
+
 #[test]
 fn inputs_that_cannot_be_embedded_are_refused() {
     let server = fixture::start();

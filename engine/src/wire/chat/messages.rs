@@ -103,46 +103,58 @@ impl Shape for RawPart<'_> {
 }
 
 pub(in crate::wire) fn check(raw: RawMessages<'_>) -> Result<Vec<Message<'_>>, ApiError> {
-    let items = match raw {
-        Shaped::Array(items) => items,
-        other if other.is_absent() => return Err(ApiError::missing("messages")),
-        other => return Err(wrong_type("messages", "an array of objects", other.kind())),
-    };
-    if items.is_empty() {
-        return Err(ApiError::empty_array("messages"));
-    }
-    if items.len() > MAX_MESSAGES {
-        return Err(ApiError::array_too_long("messages", MAX_MESSAGES, items.len()));
-    }
-    items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect()
+    check_at(raw, "messages")
 }
 
-fn message<'a>(at: usize, raw: Shaped<'a, RawMessage<'a>>) -> Result<Message<'a>, ApiError> {
+/// The same of a conversation that stands in the field `path`.
+pub(in crate::wire) fn check_at<'a>(
+    raw: RawMessages<'a>,
+    path: &str,
+) -> Result<Vec<Message<'a>>, ApiError> {
+    let items = match raw {
+        Shaped::Array(items) => items,
+        other if other.is_absent() => return Err(ApiError::missing(path.to_owned())),
+        other => return Err(wrong_type(path.to_owned(), "an array of objects", other.kind())),
+    };
+    if items.is_empty() {
+        return Err(ApiError::empty_array(path.to_owned()));
+    }
+    if items.len() > MAX_MESSAGES {
+        return Err(ApiError::array_too_long(path.to_owned(), MAX_MESSAGES, items.len()));
+    }
+    items.into_iter().enumerate().map(|(at, item)| message(path, at, item)).collect()
+}
+
+fn message<'a>(
+    list: &str,
+    at: usize,
+    raw: Shaped<'a, RawMessage<'a>>,
+) -> Result<Message<'a>, ApiError> {
     let raw = match raw {
         Shaped::Object(raw) => raw,
         other => {
-            return Err(wrong_type(format!("messages[{at}]"), "an object", other.kind()));
+            return Err(wrong_type(format!("{list}[{at}]"), "an object", other.kind()));
         }
     };
     let role = match raw.role {
         Json::String(name) => Role::from_name(&name).ok_or_else(|| {
             let allowed = Role::ALL.map(Role::as_str);
-            ApiError::not_one_of(format!("messages[{at}].role"), &name, &allowed)
+            ApiError::not_one_of(format!("{list}[{at}].role"), &name, &allowed)
         })?,
         absent if absent.is_absent() => {
-            return Err(ApiError::missing(format!("messages[{at}].role")));
+            return Err(ApiError::missing(format!("{list}[{at}].role")));
         }
         other => {
-            return Err(wrong_type(format!("messages[{at}].role"), "a string", other.kind()));
+            return Err(wrong_type(format!("{list}[{at}].role"), "a string", other.kind()));
         }
     };
     let mut content = match raw.content {
         Shaped::String(text) => text,
-        Shaped::Array(parts) => joined(at, parts)?,
+        Shaped::Array(parts) => joined(list, at, parts)?,
         absent if absent.is_absent() => Cow::Borrowed(""),
         other => {
             let expected = "one of a string or array of objects";
-            return Err(wrong_type(format!("messages[{at}].content"), expected, other.kind()));
+            return Err(wrong_type(format!("{list}[{at}].content"), expected, other.kind()));
         }
     };
     if role == Role::Assistant {
@@ -171,14 +183,18 @@ fn add_call(call: &Json<'_>, content: &mut Cow<'_, str>) {
 }
 
 /// The parts' texts without a separator.
-fn joined<'a>(at: usize, parts: Vec<Shaped<'a, RawPart<'a>>>) -> Result<Cow<'a, str>, ApiError> {
+fn joined<'a>(
+    list: &str,
+    at: usize,
+    parts: Vec<Shaped<'a, RawPart<'a>>>,
+) -> Result<Cow<'a, str>, ApiError> {
     if parts.is_empty() {
-        return Err(ApiError::empty_array(format!("messages[{at}].content")));
+        return Err(ApiError::empty_array(format!("{list}[{at}].content")));
     }
     let mut whole = Cow::Borrowed("");
     for (index, part) in parts.into_iter().enumerate() {
         // `+=` of a Cow keeps the first text borrowed as long as nothing follows.
-        whole += text_of(part, || format!("messages[{at}].content[{index}]"))?;
+        whole += text_of(part, || format!("{list}[{at}].content[{index}]"))?;
     }
     Ok(whole)
 }
