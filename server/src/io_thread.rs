@@ -319,7 +319,7 @@ impl Io {
         fault: Option<Box<InStream>>,
     ) -> Result<Address, Response> {
         let now = self.clock.now();
-        let Some(replica) = self.served.next_replica(answer.model, now) else {
+        let Some(replica) = self.served.next_replica(answer.model, answer.rank, now) else {
             return Err(answer.format.refusal(&ApiError::asleep()));
         };
         let mut generations = self.generations.borrow_mut();

@@ -220,10 +220,18 @@ impl Served {
         }
     }
 
-    /// The simulated GPU for the next request of a model: in turn, sleeping ones left out, and those
-    /// that have crashed as long as there are others.
-    pub(crate) fn next_replica(&self, model: usize, now: SimTime) -> Option<Replica> {
+    /// The simulated GPU for the next request of a model: the one that was asked for, else in turn,
+    /// sleeping ones left out, and those that have crashed as long as there are others.
+    pub(crate) fn next_replica(
+        &self,
+        model: usize,
+        rank: Option<usize>,
+        now: SimTime,
+    ) -> Option<Replica> {
         let Model { replicas, turns, .. } = &self.models[model];
+        if let Some(rank) = rank {
+            return replicas.get(rank).filter(|replica| self.sleep.is_awake(replica)).copied();
+        }
         if let [only] = replicas[..] {
             return self.sleep.is_awake(&only).then_some(only);
         }

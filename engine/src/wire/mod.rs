@@ -21,6 +21,7 @@ pub mod logprobs;
 pub mod lora;
 pub mod messages;
 pub mod models;
+pub mod orca;
 pub mod probes;
 pub mod render;
 pub mod responses;

@@ -17,6 +17,7 @@ use llmsim_engine::text::stop::{self, Stops};
 use llmsim_engine::text::token_ids;
 use llmsim_engine::units::{JobId, Tokens};
 use llmsim_engine::wire::error::ApiError;
+use llmsim_engine::wire::orca;
 use llmsim_engine::wire::sse::End;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
@@ -52,7 +53,11 @@ pub(crate) struct Answer {
     pub(crate) is_stream: bool,
     /// `x-llmsim-timing: 1`.
     pub(crate) wants_timing: bool,
+    /// A gateway asked for a report of the load.
+    pub(super) load_report: Option<orca::Format>,
     pub(crate) priority: i32,
+    /// Which of the model's replicas is to answer, if that was said.
+    pub(crate) rank: Option<usize>,
     pub(crate) lanes: Lanes<Lane>,
     pub(crate) format: Format,
     pub(crate) served: Arc<Served>,
@@ -299,6 +304,13 @@ pub(crate) struct Limits {
 }
 
 impl Answer {
+    /// In which form the answer's head reports the load, if it does: as in vLLM, if it is not that of a
+    /// stream, and is a chat's or a completion's.
+    pub(crate) fn load_report(&self) -> Option<orca::Format> {
+        let reports = matches!(self.format, Format::Chat(_) | Format::Completions(_));
+        self.load_report.filter(|_| reports && !self.is_stream)
+    }
+
     /// What the engine is told of a lane.
     pub(crate) fn job(&self, lane: usize, id: JobId) -> Job {
         let lane = &self.lanes[lane];
@@ -496,7 +508,9 @@ pub(super) mod tests {
             model: 0,
             is_stream: true,
             wants_timing: false,
+            load_report: None,
             priority: 0,
+            rank: None,
             lanes: Lanes::of([lane]).unwrap(),
             format,
             served: chat::tests::served(),

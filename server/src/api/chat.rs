@@ -20,7 +20,7 @@ use llmsim_engine::wire::token_ids::push_ids;
 use llmsim_engine::wire::usage::Usage;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORED};
-use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::intake::{self, Asked, Conversation, Naming};
 use super::telling::Telling;
 use super::tokens;
 use super::words::{self, Facts, Places, Speaker};
@@ -64,7 +64,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
     let conversation = Conversation::new(model, &request.tools, &request.messages)
         .ending(request.end)
@@ -101,7 +101,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     });
     let chains = vec![prompt.chain; lanes.len()];
     let continuous_usage = request.include_usage && request.continuous_usage;
-    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let manner = naming.manner(request.stream);
     let format = Format::Chat(Chat {
         id: naming.id,
         created: naming.created,

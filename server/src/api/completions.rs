@@ -25,7 +25,7 @@ use llmsim_engine::wire::usage::{FinishReason, Usage};
 
 use super::answer::{Answer, Draft, Format, Lane, Progress, SCORED};
 use super::chat::append_timing;
-use super::intake::{self, Asked, Manner, Naming};
+use super::intake::{self, Asked, Naming};
 use super::telling::Telling;
 use super::tokens;
 use super::words::{self, Places, Speaker};
@@ -102,7 +102,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = CompletionRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
     let suffix = request.suffix.as_deref().unwrap_or_default();
     let hides_answer = request.max_tokens == Tokens::ZERO;
@@ -165,7 +165,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             include_usage,
         })
     });
-    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let manner = naming.manner(request.stream);
     let format = Format::Completions(Completions {
         id: naming.id,
         created: naming.created,

@@ -16,7 +16,7 @@ use llmsim_engine::wire::sse::DONE;
 use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Limits, Progress, SCORED};
-use super::intake::{self, Asked, Manner, Naming};
+use super::intake::{self, Asked, Naming};
 use super::telling::{self, PromptTokens};
 use super::tokens;
 use super::words::{Places, Speaker};
@@ -95,7 +95,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     }
     let is_list = request.is_batch || lanes.len() > 1;
     let ids = ids(&request.ids, &naming.id, lanes.len(), sampling.choices as usize, is_list);
-    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let manner = naming.manner(request.stream);
     let scored = request.scores.map(|fields| {
         let told = |prompt| tokens::of_text(served, model, &TokenFields::SCORED, prompt, "");
         Scored { fields, prompts: request.prompts.iter().map(told).collect() }

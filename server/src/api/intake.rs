@@ -4,6 +4,7 @@
 //! is checked for. The invariant: nothing is decided here that depends on the route.
 
 use std::borrow::Cow;
+use std::num::IntErrorKind;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
@@ -15,6 +16,7 @@ use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::{self, PromptEnd, Side, Truncation};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::inputs::Input;
+use llmsim_engine::wire::orca;
 use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::within_floats;
 use memchr::memmem::{self, Finder};
@@ -133,10 +135,14 @@ pub(super) struct Naming {
     pub(super) created: u64,
     /// The client wants to know when things happened.
     pub(super) wants_timing: bool,
+    /// A gateway wants to know how much there is to do here.
+    load_report: Option<orca::Format>,
     /// Of the request: what its headers say.
     pub(super) request_id: RequestId,
     /// vLLM's `X-Vllm-Priority`, where it is a number.
-    priority: Option<i32>,
+    priority: Option<i64>,
+    /// vLLM's `X-data-parallel-rank`, where it is a number.
+    rank: Option<i64>,
 }
 
 /// Answers that are kept by their ids. A header that gateways and retries send again must not name
@@ -149,10 +155,21 @@ const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
 /// The header with which a gateway sets a priority.
 const PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
-/// What Python's `int` makes of a header; nothing of what is no number.
-fn priority_in(header: &str) -> Option<i32> {
-    let number: i64 = header.trim().parse().ok()?;
-    Some(number.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
+/// The header with which a gateway chooses a replica.
+const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// The header with which a gateway asks for a report of the load.
+const LOAD_FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
+
+/// What Python's `int` makes of a header, as far as 64 bits go; nothing of what is no number.
+fn number_in(head: &Head, name: HeaderName) -> Option<i64> {
+    let number: Result<i64, _> = head::text(&head.headers, name)?.trim().parse();
+    match number.as_ref().map_err(|error| error.kind()) {
+        Ok(&number) => Some(number),
+        Err(IntErrorKind::PosOverflow) => Some(i64::MAX),
+        Err(IntErrorKind::NegOverflow) => Some(i64::MIN),
+        Err(_) => None,
+    }
 }
 
 impl Naming {
@@ -164,7 +181,9 @@ impl Naming {
             created: clock::unix_seconds(),
             wants_timing: head::text(&head.headers, TIMING) == Some("1"),
             request_id: id.clone(),
-            priority: head::text(&head.headers, PRIORITY).and_then(priority_in),
+            load_report: head::text(&head.headers, LOAD_FORMAT).and_then(orca::Format::asked),
+            priority: number_in(head, PRIORITY),
+            rank: number_in(head, RANK),
         }
     }
 
@@ -177,14 +196,16 @@ impl Naming {
             created: 0,
             wants_timing: false,
             request_id: RequestId::new(None, &mut ids),
+            load_report: None,
             priority: None,
+            rank: None,
         }
     }
 
-    /// The priority of a request whose body says `asked`: a header that is a number wins over it, in
-    /// vLLM on the routes of OpenAI's that generate.
-    pub(super) fn priority(&self, asked: i32) -> i32 {
-        self.priority.unwrap_or(asked)
+    /// How an answer is wanted that the body asks to be a stream, or not.
+    pub(super) fn manner(&self, is_stream: bool) -> Manner {
+        let Self { wants_timing, load_report, .. } = *self;
+        Manner { is_stream, wants_timing, load_report }
     }
 
     /// Takes the id that the body has, unless the headers had one.
@@ -300,13 +321,16 @@ pub(super) struct Asked<'a> {
     /// The name by which it was asked for: its own or an adapter's.
     name: &'a str,
     priority: i32,
+    /// Its number among the replicas that are served here, if a gateway has chosen one.
+    rank: Option<usize>,
 }
 
 /// How an answer is wanted.
 #[derive(Clone, Copy)]
 pub(super) struct Manner {
-    pub(super) is_stream: bool,
-    pub(super) wants_timing: bool,
+    is_stream: bool,
+    wants_timing: bool,
+    load_report: Option<orca::Format>,
 }
 
 impl<'a> Asked<'a> {
@@ -324,7 +348,36 @@ impl<'a> Asked<'a> {
                  model's scheduling policy to 'priority'.",
             ));
         }
-        Ok(Self { served, place, model, name, priority })
+        Ok(Self { served, place, model, name, priority, rank: None })
+    }
+
+    /// The same under what a gateway has put into the headers: a priority there wins over that of the
+    /// body, and a rank chooses the replica. vLLM reads them on the routes of chat, completions,
+    /// responses and messages (generate/base/serving.py), and refuses a rank that there is not
+    /// (v1/engine/input_processor.py).
+    pub(super) fn through_gateway(
+        served: &'a Arc<Served>,
+        name: &'a str,
+        priority: i32,
+        naming: &Naming,
+    ) -> Result<Self, ApiError> {
+        let priority = match naming.priority {
+            Some(number) => number.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+            None => priority,
+        };
+        let asked = Self::find(served, name, priority)?;
+        let Some(number) = naming.rank else { return Ok(asked) };
+        let ranks = asked.model.replicas().len();
+        match usize::try_from(number).ok().filter(|&rank| rank < ranks) {
+            Some(rank) => Ok(Self { rank: Some(rank), ..asked }),
+            None => {
+                let why = match ranks {
+                    1 => "the model has one replica here, and its rank is 0.".to_owned(),
+                    _ => format!("the model has {ranks} replicas here, ranks 0 to {}.", ranks - 1),
+                };
+                Err(ApiError::invalid_value(RANK.as_str().to_owned(), &why))
+            }
+        }
     }
 
     /// An answer of it; it has at least one lane. An adapter counts as in use as long as it lives.
@@ -339,7 +392,9 @@ impl<'a> Asked<'a> {
             model: self.place,
             is_stream: manner.is_stream,
             wants_timing: manner.wants_timing,
+            load_report: manner.load_report,
             priority: self.priority,
+            rank: self.rank,
             lanes: Lanes::of(lanes).expect("every request is for at least one choice"),
             format,
             served: Arc::clone(self.served),
@@ -386,6 +441,8 @@ pub(super) struct Conversation<'a> {
     model: &'a Model,
     definitions: Option<String>,
     messages: &'a [chat::Message<'a>],
+    /// What its prompt ends with.
+    pub(super) end: End,
     /// Of its tokens, those that are left of it.
     pub(super) kept: Range<u32>,
 }
@@ -458,8 +515,6 @@ fn kept(model: &Model, truncation: Truncation, tokens: u32) -> Result<Range<u32>
         Side::Left => tokens.saturating_sub(most)..tokens,
         Side::Right => 0..most.min(tokens),
     })
-    /// What its prompt ends with.
-    pub(super) end: End,
 }
 
 /// What is left of a plain prompt.

@@ -15,7 +15,7 @@ use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits, Progress};
 use super::chat::append_timing;
-use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::intake::{self, Asked, Conversation, Naming};
 use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply};
 use crate::helper::{self, Length};
@@ -78,7 +78,7 @@ fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Answer)?;
-    let asked = Asked::find(served, &request.model, request.priority)?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
     let prompt = Conversation::new(model, &request.tools, &request.messages)
         .count(&request.model, request.cache_salt.as_deref());
@@ -90,7 +90,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let places = Places { tool: "input_schema", form: words::place_of(&request.format) };
     let thinking = request.most_thinking;
     let lane = Speaker { served, model, wants: &wants, limits, places, thinking }.lane(&query)?;
-    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let manner = naming.manner(request.stream);
     let format = Format::Messages(Messages {
         id: naming.id,
         model: request.model.as_ref().into(),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use llmsim_engine::observe::family::Format;
+use llmsim_engine::wire::orca;
 
 use crate::helper::{self, Length};
 use crate::http::head::{self, Head};
@@ -42,6 +43,13 @@ pub(crate) async fn reset(io: &Io) -> Response {
     let observatory = Arc::clone(&io.observatory);
     helper::run(&io.metrics_helper, Length::Short, move || observatory.reset_summary()).await;
     Response::json(200, b"{\"status\":\"ok\"}".to_vec())
+}
+
+/// The load that a gateway is told of, of the model with this number among those that the port serves.
+pub(crate) async fn load_of(io: &Io, model: usize) -> orca::Load {
+    let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
+    let load = move || observatory.load_of(scope, model);
+    helper::run(&io.metrics_helper, Length::Short, load).await
 }
 
 /// One event of the live feed, framed.

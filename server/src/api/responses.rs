@@ -23,7 +23,7 @@ use llmsim_engine::wire::usage::FinishReason;
 
 use super::answer::{Answer, Draft, Format, Limits, Progress, SCORED};
 use super::chat::append_timing;
-use super::intake::{self, Asked, Conversation, Manner, Naming};
+use super::intake::{self, Asked, Conversation, Naming};
 use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply, probes};
 use crate::http::head::Head;
@@ -155,7 +155,7 @@ pub(crate) fn delete(served: &Served, id: &str) -> Response {
 
 fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
     let request = ResponsesRequest::parse(body)?;
-    let asked = Asked::find(served, &request.model, naming.priority(request.priority))?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
     let turns = turns(served, &request)?;
     let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());
@@ -190,7 +190,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     };
     let items = items(&naming.id, &lane.output, shown);
     let kept = request.store.then(|| Kept { turns, input: stored_items(body, &naming.id) });
-    let manner = Manner { is_stream: request.stream, wants_timing: naming.wants_timing };
+    let manner = naming.manner(request.stream);
     let format = Format::Responses(ResponsesFormat {
         id: naming.id,
         head,

@@ -681,6 +681,7 @@ impl Link {
         let struck = ended.struck.take();
         let after = struck.as_ref().and_then(|fault| fault.cuts_body());
         let work = ended.work();
+        let (report, model) = (ended.answer.load_report(), ended.answer.model);
         let put_together = move || {
             let body = ended.whole_body();
             let place = after.map_or(0, |tokens| ended.place_after(tokens, &body));
@@ -691,7 +692,11 @@ impl Link {
         } else {
             helper::run(&self.io.helper, Length::of_tokens(work), put_together).await
         };
-        let response = Response::json(200, body);
+        let mut response = Response::json(200, body);
+        if let Some(format) = report {
+            let load = api::metrics::load_of(&self.io, model).await;
+            response = response.header("endpoint-load-metrics", format.report(load));
+        }
         match struck.and_then(|fault| fault.rule) {
             None => self.respond_fated(response, fate, exchange, id, started).await,
             Some(rule) => {

@@ -21,6 +21,7 @@ use llmsim_engine::observe::vllm::{AdaptersView, CacheConfig, EngineView};
 use llmsim_engine::observe::{Delivered, Figures, Measure, Reading, WindowSizes, sim, vllm};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::{Bytes, SimSpan, SimTime, Tokens};
+use llmsim_engine::wire::orca;
 use llmsim_engine::wire::probes::ReplicaLoad;
 
 use crate::adapters;
@@ -406,6 +407,14 @@ impl Observatory {
             ReplicaLoad { requests: reading.held, waiting: reading.waiting, tokens }
         };
         self.replicas(scope).into_iter().map(load).collect()
+    }
+
+    /// What a gateway is told of the load of the model with this number among those in view.
+    pub(crate) fn load_of(&self, scope: Scope, model: usize) -> orca::Load {
+        let models = self.models_in(scope);
+        let readings = self.by_model(&self.replicas(scope));
+        let reading = &readings[models][model];
+        orca::Load { waiting: reading.waiting, kv_usage: reading.kv_usage() }
     }
 
     /// Adds up the replicas of each model.

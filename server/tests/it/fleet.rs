@@ -70,6 +70,61 @@ fn a_port_answers_only_from_its_replica_and_the_shared_one_from_all() {
     assert_eq!([0, 1, 2].map(|engine| finished(server.address(), engine)), [2.0, 6.0, 2.0]);
 }
 
+/// vLLM's `X-data-parallel-rank` (generate/base/serving.py): any number that there is no rank for is refused
+/// (v1/engine/input_processor.py), and what is no number is not looked at.
+#[test]
+fn a_gateway_chooses_the_replica_by_its_rank() {
+    let server = fixture::start_with(three);
+    let ask = |address: SocketAddr, path: &str, body: &str, rank: &str| {
+        let mut client = at(address);
+        let header = format!("Host: h\r\nX-data-parallel-rank: {rank}");
+        client.send(post(path, body).replace("Host: h", &header));
+        client.response()
+    };
+    let finished = || [0, 1, 2].map(|engine| finished(server.address(), engine));
+    let chat = ("/v1/chat/completions", whole("batched", "x"));
+    let all = [
+        chat.clone(),
+        ("/v1/chat/completions", streaming("batched", "x")),
+        ("/v1/completions", r#"{"model":"batched","prompt":["x","y"]}"#.to_owned()),
+        ("/v1/responses", r#"{"model":"batched","input":"x"}"#.to_owned()),
+        (
+            "/v1/messages",
+            r#"{"model":"batched","max_tokens":9,"messages":[{"role":"user","content":"x"}]}"#
+                .to_owned(),
+        ),
+    ];
+    for (path, body) in &all {
+        let answer = ask(server.address(), path, body, " 2 ");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    }
+    assert_eq!(finished(), [0.0, 0.0, 6.0]);
+    for rank in ["3", "-1", "99999999999999999999"] {
+        for (path, body) in &all {
+            let answer = ask(server.address(), path, body, rank);
+            assert_eq!(answer.status, 400, "{path} {rank}: {}", answer.text());
+            let why = "the model has 3 replicas here, ranks 0 to 2.";
+            assert!(answer.text().contains(why), "{path} {rank}: {}", answer.text());
+        }
+    }
+    let (path, body) = &chat;
+    for _ in 0..3 {
+        assert_eq!(ask(server.address(), path, body, "two").status, 200);
+    }
+    assert_eq!(finished(), [1.0, 1.0, 7.0]);
+    // By its own port a replica is the only one, as a vLLM behind its own port is.
+    let port = server.replica_addresses()[1];
+    assert_eq!(ask(port, path, body, "0").status, 200);
+    assert_eq!(ask(port, path, body, "1").status, 400);
+    assert_eq!(finished(), [1.0, 2.0, 7.0]);
+    // Nobody stands in for one that sleeps.
+    let mut sleeper = at(port);
+    sleeper.post("/sleep", "");
+    assert_eq!(sleeper.response().status, 200);
+    assert_eq!(ask(server.address(), path, body, "1").status, 503);
+    assert_eq!(ask(server.address(), path, body, "0").status, 200);
+}
+
 #[test]
 fn a_scrape_of_a_replica_s_port_shows_an_engine_of_its_own() {
     let server = fixture::start_with(three);

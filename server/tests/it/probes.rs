@@ -47,6 +47,10 @@ fn a_chat_has_as_many_tokens_as_its_usage_says() {
         (r#","add_generation_prompt":false,"continue_final_message":true"#, 4),
     ] {
         let messages = r#""messages":[{"role":"user","content":"Hello"}]"#;
+        let chat = client.chat(&format!(r#"{{"model":"instant",{messages}{extra}}}"#));
+        let usage = format!(r#""usage":{{"prompt_tokens":{count},"#);
+        assert!(chat.text().contains(&usage), "{extra}: {}", chat.text());
+        assert!(chat.text().contains(DEFAULT_TEXT), "{extra}: {}", chat.text());
         client.post("/tokenize", &format!("{{{messages}{extra}}}"));
         let answer = client.response();
         // Without a model, the first one's.
@@ -54,7 +58,6 @@ fn a_chat_has_as_many_tokens_as_its_usage_says() {
         assert!(answer.text().starts_with(&start), "{}", answer.text());
         assert!(answer.text().ends_with(r#"],"token_strs":null}"#), "{}", answer.text());
     }
-    assert!(client.chat(&whole("instant", "Hello")).text().contains(r#""prompt_tokens":8,"#));
 }
 
 #[test]
@@ -86,9 +89,6 @@ fn what_cannot_be_tokenized_is_refused() {
         ("/tokenize", "{}", 400, "missing_required_parameter"),
         ("/tokenize", r#"{"prompt":5}"#, 400, r#""param":"prompt""#),
         ("/tokenize", r#"{"messages":[]}"#, 400, "empty_array"),
-        ("/tokenize", r#"{"model":"none","prompt":"x"}"#, 404, "model_not_found"),
-        ("/tokenize", "{", 400, "could not parse"),
-        ("/detokenize", "{}", 400, r#""param":"tokens""#),
         (
             "/tokenize",
             r#"{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":true,
@@ -96,6 +96,9 @@ fn what_cannot_be_tokenized_is_refused() {
             400,
             r#""param":"continue_final_message""#,
         ),
+        ("/tokenize", r#"{"model":"none","prompt":"x"}"#, 404, "model_not_found"),
+        ("/tokenize", "{", 400, "could not parse"),
+        ("/detokenize", "{}", 400, r#""param":"tokens""#),
         ("/detokenize", r#"{"tokens":"x"}"#, 400, "array of token ids"),
         ("/detokenize", r#"{"tokens":[-1]}"#, 400, "array of token ids"),
         ("/detokenize", r#"{"tokens":[5,7]}"#, 400, r#""param":"tokens[0]""#),
@@ -256,6 +259,10 @@ fn the_server_says_what_it_is_under_all_its_names() {
         let info = client.get(path);
         assert_eq!(info.status, 200);
         for member in [
+            config,
+            r#""vllm_env":{},"system_env":{"os":"linux ("#,
+            r#""is_cuda_available":"False""#,
+            r#""gpu_topo":null"#,
             r#""served_model_name":"batched""#,
             r#""dp_size":1"#,
             r#""context_length":4096"#,
@@ -272,11 +279,10 @@ fn the_server_says_what_it_is_under_all_its_names() {
             let member = format!(r#",{{"model_path":"{name}","#);
             assert!(info.text().contains(&member), "{member}: {}", info.text());
         }
-            config,
-            r#""vllm_env":{},"system_env":{"os":"linux ("#,
-            r#""is_cuda_available":"False""#,
-            r#""gpu_topo":null"#,
     }
+    let refused = client.get("/server_info?config_format=yaml");
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains(r#""param":"config_format""#), "{}", refused.text());
     for path in ["/model_info", "/get_model_info"] {
         let info = client.get(path);
         assert!(info.text().starts_with(r#"{"model_path":"batched""#), "{}", info.text());
@@ -293,8 +299,53 @@ fn the_server_says_what_it_is_under_all_its_names() {
     ] {
         client.send(&request);
         assert_eq!(client.response().status, 200, "{request}");
-    let refused = client.get("/server_info?config_format=yaml");
-    assert_eq!(refused.status, 400);
-    assert!(refused.text().contains(r#""param":"config_format""#), "{}", refused.text());
     }
+}
+
+/// As vLLM's `metrics_header` (serve/utils/orca_metrics.py), which its routes of chat and completions send
+/// with answers that are not streamed.
+#[test]
+fn a_gateway_that_asks_is_told_the_load_in_the_answers_head() {
+    const HEADER: &str = "endpoint-load-metrics";
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    let mut ask = |path: &str, body: &str, format: &str| {
+        let asking = format!("Host: h\r\nEndpoint-Load-Metrics-Format: {format}");
+        client.send(post(path, body).replace("Host: h", &asking));
+        let answer = client.response();
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.header(HEADER).map(str::to_owned)
+    };
+    let idle = "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0";
+    let chat = whole("instant", "x");
+    assert_eq!(ask("/v1/chat/completions", &chat, "TEXT").as_deref(), Some(idle));
+    let completion = r#"{"model":"instant","prompt":"x"}"#;
+    assert_eq!(
+        ask("/v1/completions", completion, "json").as_deref(),
+        Some(
+            r#"JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}"#
+        )
+    );
+    assert_eq!(ask("/v1/chat/completions", &chat, "BIN"), None);
+    assert_eq!(ask("/v1/chat/completions", &streaming("instant", "x"), "TEXT"), None);
+    assert_eq!(ask("/v1/responses", r#"{"model":"instant","input":"x"}"#, "TEXT"), None);
+    assert_eq!(client.chat(&chat).header(HEADER), None);
+
+    // 4,000 tokens of 5 ms each are under way, and hold blocks.
+    let mut running = Client::new(&server);
+    let long = streaming("batched", "[long] x").replacen('{', r#"{"max_tokens":4000,"#, 1);
+    running.post("/v1/chat/completions", &long);
+    assert_eq!(running.head().0, 200);
+    running.chunk();
+    let asking = "Host: h\r\nEndpoint-Load-Metrics-Format: text";
+    client.send(post("/v1/chat/completions", &whole("batched", "x")).replace("Host: h", asking));
+    let answer = client.response();
+    let report = answer.header(HEADER).unwrap();
+    let usage = report
+        .strip_prefix(
+            "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=",
+        )
+        .unwrap_or_else(|| panic!("{report}"));
+    let usage: f64 = usage.parse().unwrap();
+    assert!(usage > 0.0 && usage < 0.01, "{report}");
 }
