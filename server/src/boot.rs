@@ -582,6 +582,7 @@ fn serve(
         Model::new(spec.name, spec.context_length, spec.engine, replicas)
             .with_tokenizer(spec.tokenizer)
             .with_reasoning(spec.reasoning)
+            .on_gpus(spec.tensor_parallel)
     });
     let version = env!("CARGO_PKG_VERSION");
     Served {

@@ -271,6 +271,8 @@ pub(crate) struct Model {
     /// With prefix caching: tokens per block.
     pub(crate) cached_blocks: Option<NonZeroU32>,
     pub(crate) takes_priority: bool,
+    /// GPUs that share each replica.
+    pub(crate) tensor_parallel: u32,
     replicas: Vec<Replica>,
     turns: Turns,
 }
@@ -345,6 +347,7 @@ impl Model {
             spec,
             cached_blocks,
             takes_priority,
+            tensor_parallel: 1,
             replicas,
             turns: Turns::default(),
         }
@@ -358,6 +361,11 @@ impl Model {
     /// The same with answers that think, or never do.
     pub(crate) fn with_reasoning(self, reasoning: Thinking) -> Self {
         Self { reasoning, ..self }
+    }
+
+    /// The same with each replica spread over so many GPUs.
+    pub(crate) fn on_gpus(self, tensor_parallel: u32) -> Self {
+        Self { tensor_parallel, ..self }
     }
 
     /// Tokens that the KV cache of one replica holds.

@@ -36,6 +36,8 @@ pub struct ModelSpec {
     /// How many simulated GPUs (or groups of `tensor_parallel_size` GPUs) serve it, each with its
     /// own engine.
     pub replicas: u16,
+    /// How many GPUs share it in each of these groups.
+    pub tensor_parallel: u32,
     /// Time between a request's arrival and its place in the engine's queue: what a server spends
     /// on it outside of steps.
     pub request_overhead: SimSpan,
@@ -149,6 +151,7 @@ fn resolve(
             reasoning: model.reasoning,
             engine: EngineSpec::Scheduler(Box::new(resolved.spec)),
             replicas,
+            tensor_parallel: scheduler::tensor_parallel(model),
             request_overhead: overhead.unwrap_or(resolved.request_overhead),
             basis: Some(resolved.basis),
         });
@@ -176,6 +179,7 @@ fn resolve(
         tokenizer: Tokenizer::Regex,
         reasoning: model.reasoning,
         replicas,
+        tensor_parallel: scheduler::tensor_parallel(model),
         // `instant` is instant.
         request_overhead: match &engine {
             Some(EngineSpec::Instant) | None => SimSpan::ZERO,

@@ -19,6 +19,8 @@ pub struct ServerInfo<'a> {
     pub version: &'a str,
     /// Replicas: SGLang's data parallel ranks.
     pub replicas: usize,
+    /// GPUs that share a replica.
+    pub tensor_parallel: u32,
     /// Tokens of prompt and answer together.
     pub context: u32,
     /// Tokens that one replica's KV cache holds; `None` for an engine without one.
@@ -162,8 +164,9 @@ impl ServerInfo<'_> {
             out.extend_from_slice(name.as_bytes());
             push_string(out, self.model);
         }
-        write!(out, ",\"dp_size\":{},\"tp_size\":1,\"pp_size\":1", self.replicas)
+        write!(out, ",\"dp_size\":{},\"tp_size\":{}", self.replicas, self.tensor_parallel)
             .expect(INFALLIBLE);
+        out.extend_from_slice(b",\"pp_size\":1");
         write!(out, ",\"context_length\":{}", self.context).expect(INFALLIBLE);
         for (name, value) in [
             ("max_total_tokens", self.kv_tokens),
@@ -182,9 +185,9 @@ impl ServerInfo<'_> {
     /// vLLM's configuration in a line: of its settings those that there are here, by vLLM's names.
     fn config_text(&self) -> String {
         let mut text = format!(
-            "model='{0}', tokenizer='{0}', max_seq_len={1}, tensor_parallel_size=1, \
-             pipeline_parallel_size=1, data_parallel_size={2}, served_model_name={0}",
-            self.model, self.context, self.replicas
+            "model='{0}', tokenizer='{0}', max_seq_len={1}, tensor_parallel_size={2}, \
+             pipeline_parallel_size=1, data_parallel_size={3}, served_model_name={0}",
+            self.model, self.context, self.tensor_parallel, self.replicas
         );
         if let Some(scheduler) = self.scheduler {
             let python = |is: bool| if is { "True" } else { "False" };
@@ -207,8 +210,8 @@ impl ServerInfo<'_> {
         write!(
             out,
             ",\"max_model_len\":{}}},\"parallel_config\":{{\"pipeline_parallel_size\":1,\
-             \"tensor_parallel_size\":1,\"data_parallel_size\":{}}}",
-            self.context, self.replicas
+             \"tensor_parallel_size\":{},\"data_parallel_size\":{}}}",
+            self.context, self.tensor_parallel, self.replicas
         )
         .expect(INFALLIBLE);
         if let Some(scheduler) = self.scheduler {

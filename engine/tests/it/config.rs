@@ -291,6 +291,7 @@ models:
     let llama = &config.models[0];
     // The model's own context, and vLLM's limits for a GPU of 70 GiB and more.
     assert_eq!((llama.context_length, llama.replicas), (Tokens::new(131_072), 4));
+    assert_eq!((llama.tensor_parallel, config.models[1].tensor_parallel), (1, 4));
     let spec = scheduler(&config, "llama");
     assert_eq!(spec.max_num_batched_tokens, Tokens::new(8192));
     assert_eq!(spec.max_num_seqs, 1024);

@@ -66,6 +66,7 @@ fn info(model: &Model) -> ServerInfo<'_> {
         model: &model.name,
         version: env!("CARGO_PKG_VERSION"),
         replicas: model.replicas().len(),
+        tensor_parallel: model.tensor_parallel,
         context: model.context.get(),
         kv_tokens: scheduler.map(|_| model.kv_tokens()),
         step_tokens: scheduler.map(|spec| spec.max_num_batched_tokens.get()),

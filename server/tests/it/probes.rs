@@ -234,18 +234,21 @@ fn requests_in_flight_are_the_load() {
 
 #[test]
 fn the_server_says_what_it_is_under_all_its_names() {
-    let server = fixture::start_with(|settings| settings.config.models.rotate_right(1));
+    let server = fixture::start_with(|settings| {
+        settings.config.models.rotate_right(1);
+        settings.config.models[0].tensor_parallel = 2;
+    });
     let mut client = Client::new(&server);
     // vLLM's `VllmConfig.__str__` (config/vllm.py) and its parts (serve/dev/server_info/api_router.py).
     let text = concat!(
         r#""vllm_config":"model='batched', tokenizer='batched', max_seq_len=4096, "#,
-        "tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, ",
+        "tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=1, ",
         "served_model_name=batched, enable_prefix_caching=True, enable_chunked_prefill=True\"",
     );
     let json = concat!(
         r#""vllm_config":{"model_config":{"model":"batched","tokenizer":"batched","#,
         r#""served_model_name":"batched","max_model_len":4096},"parallel_config":{"#,
-        r#""pipeline_parallel_size":1,"tensor_parallel_size":1,"data_parallel_size":1},"#,
+        r#""pipeline_parallel_size":1,"tensor_parallel_size":2,"data_parallel_size":1},"#,
         r#""cache_config":{"block_size":16,"num_gpu_blocks":300000,"enable_prefix_caching":true},"#,
         r#""scheduler_config":{"max_num_batched_tokens":16384,"max_num_seqs":1024,"#,
         r#""enable_chunked_prefill":true,"policy":"fcfs"}}"#,
@@ -264,7 +267,7 @@ fn the_server_says_what_it_is_under_all_its_names() {
             r#""is_cuda_available":"False""#,
             r#""gpu_topo":null"#,
             r#""served_model_name":"batched""#,
-            r#""dp_size":1"#,
+            r#""dp_size":1,"tp_size":2,"pp_size":1"#,
             r#""context_length":4096"#,
             r#""max_prefill_tokens":16384"#,
             r#""max_running_requests":1024"#,
