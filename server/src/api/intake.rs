@@ -91,10 +91,13 @@ fn may_touch_ids(body: &[u8]) -> bool {
         inside.is_some_and(u8::is_ascii_digit)
     };
     memchr::memchr_iter(b'[', body).any(is_number)
-        || [&b"token_ids"[..], b"prompt_logprobs", b"return_logprob"]
-            .iter()
-            .any(|word| has(body, word))
+        || escapes_ascii(body)
+        || OF_IDS.iter().any(|word| word.find(body).is_some())
 }
+
+/// Fields of vLLM's that name ids, or want them; searched in every body, see [`DRAWN`].
+static OF_IDS: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| ["token_ids", "prompt_logprobs", "return_logprob"].map(Finder::new));
 
 /// Whether a body may go on with a conversation that is kept here, which may be any number of times
 /// longer.
