@@ -114,7 +114,7 @@ impl<'a> ChatRequest<'a> {
         let max_tokens = limit(&raw.max_tokens, "max_tokens")?;
         let effort = string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
         tools::logit_bias(&raw.logit_bias)?;
-        let stop = stop(take(&mut raw.stop))?;
+        let stop = stop(take(&mut raw.stop), "stop")?;
         let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
         let stream_options = stream_options(&raw.stream_options, stream)?;
         boolean(&raw.store, "store")?;
@@ -199,24 +199,26 @@ fn top_logprobs(json: &Json<'_>, logprobs: bool) -> Result<u32, ApiError> {
 /// The most stop strings that a request may have.
 pub const MAX_STOPS: usize = 4;
 
-pub(super) fn stop(json: Json<'_>) -> Result<Vec<Cow<'_, str>>, ApiError> {
+pub(super) fn stop<'a>(json: Json<'a>, param: &'static str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     let array = match json {
         Json::Absent | Json::Null => return Ok(Vec::new()),
-        Json::String(text) if text.is_empty() => return Err(ApiError::empty_string("stop")),
+        Json::String(text) if text.is_empty() => return Err(ApiError::empty_string(param)),
         Json::String(text) => return Ok(vec![text]),
         Json::Array(array) => array,
         other => {
             let expected = "one of a string or an array of strings";
-            return Err(wrong_type("stop", expected, other.kind()));
+            return Err(wrong_type(param, expected, other.kind()));
         }
     };
     if array.len > MAX_STOPS {
-        return Err(ApiError::array_too_long("stop", MAX_STOPS, array.len));
+        return Err(ApiError::array_too_long(param, MAX_STOPS, array.len));
     }
     let check = |(at, item)| match item {
-        Json::String(text) if text.is_empty() => Err(ApiError::empty_string(format!("stop[{at}]"))),
+        Json::String(text) if text.is_empty() => {
+            Err(ApiError::empty_string(format!("{param}[{at}]")))
+        }
         Json::String(text) => Ok(text),
-        other => Err(wrong_type(format!("stop[{at}]"), "a string", other.kind())),
+        other => Err(wrong_type(format!("{param}[{at}]"), "a string", other.kind())),
     };
     array.items.into_iter().enumerate().map(check).collect()
 }

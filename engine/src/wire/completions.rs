@@ -99,9 +99,9 @@ impl<'a> CompletionRequest<'a> {
         let own: Own<'a> = body::read_as(body)?;
         let model = chat::model(take(&mut raw.model))?;
         if !own.prompt_embeds.is_absent() {
-            return Err(ApiError::invalid_value(
+            return Err(ApiError::unsupported_parameter(
                 "prompt_embeds",
-                "embeddings cannot be read here; send 'prompt' as text or token ids.",
+                "no model reads embeddings; send 'prompt' as text or token ids.",
             ));
         }
         let prompts = prompts(own.prompt)?;
@@ -114,7 +114,7 @@ impl<'a> CompletionRequest<'a> {
         let choices = integer(&raw.n, "n", 1..=128)?.unwrap_or(1) as u32;
         decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
         let seed = integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?;
-        let stop = chat::stop(take(&mut raw.stop))?;
+        let stop = chat::stop(take(&mut raw.stop), "stop")?;
         let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
         let stream_options = chat::stream_options(&raw.stream_options, stream)?;
         let suffix = string(own.suffix, "suffix")?;

@@ -267,6 +267,14 @@ impl ApiError {
         .code("unsupported_parameter")
     }
 
+    /// A parameter that is known and for something that the models served here have not; `why` says
+    /// what to send instead.
+    pub fn unsupported_parameter(param: &'static str, why: &str) -> Self {
+        Self::bad_request(format!("Unsupported parameter: '{param}' is not supported here: {why}"))
+            .param(param)
+            .code("unsupported_parameter")
+    }
+
     /// With strict fields on: a top-level member that neither OpenAI nor vLLM knows.
     pub fn unknown_parameter(param: String) -> Self {
         Self::bad_request(format!("Unknown parameter: '{}'.", Excerpt(&param)))

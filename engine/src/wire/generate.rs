@@ -117,8 +117,8 @@ impl<'a> GenerateRequest<'a> {
         let raw: Raw<'a> = body::read_as(body)?;
         for (kind, name) in [(raw.input_embeds, "input_embeds"), (raw.image_data, "image_data")] {
             if !kind.is_absent() {
-                let why = "the models served here read text only; send 'text' or 'input_ids'.";
-                return Err(ApiError::invalid_value(name, why));
+                let why = "the models read text only; send 'text' or 'input_ids'.";
+                return Err(ApiError::unsupported_parameter(name, why));
             }
         }
         let is_batch = matches!(
@@ -224,7 +224,7 @@ fn sampling(json: Json<'_>) -> Result<Sampling<'_>, ApiError> {
         choices: choices as u32,
         ignore_eos: flag("ignore_eos")?,
         include_stop: flag("no_stop_trim")?,
-        stop: chat::stop(params.get("stop").clone())?,
+        stop: chat::stop(params.get("stop").clone(), "sampling_params.stop")?,
         seed,
     })
 }

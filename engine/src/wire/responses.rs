@@ -173,7 +173,7 @@ impl<'a> ResponsesRequest<'a> {
                 .unwrap_or(true),
             echo,
             seed: integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?,
-            stop: chat::stop(raw.stop)?,
+            stop: chat::stop(raw.stop, "stop")?,
             ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
             min_tokens,
             priority: priority.map_or(0, |value| value as i32),

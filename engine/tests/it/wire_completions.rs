@@ -59,7 +59,7 @@ fn other_prompts_are_refused_where_they_are_wrong() {
     refused(&many, "prompt", Some("array_above_max_length"));
     let very_many = format!(r#""prompt":[{}"a"]"#, r#""a","#.repeat(5000));
     refused(&very_many, "prompt", Some("array_above_max_length"));
-    refused(r#""prompt":"a","prompt_embeds":"x""#, "prompt_embeds", Some("invalid_value"));
+    refused(r#""prompt":"a","prompt_embeds":"x""#, "prompt_embeds", Some("unsupported_parameter"));
 }
 
 #[test]

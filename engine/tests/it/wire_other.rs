@@ -245,7 +245,7 @@ fn generate_refuses_what_it_cannot_do() {
         (r#"{"text":"a","input_ids":[1]}"#, "text", None),
         (r#"{"text":""}"#, "text", Some("empty_string")),
         (r#"{"text":["a",""]}"#, "text[1]", Some("empty_string")),
-        (r#"{"text":"a","image_data":"x"}"#, "image_data", Some("invalid_value")),
+        (r#"{"text":"a","image_data":"x"}"#, "image_data", Some("unsupported_parameter")),
         (r#"{"text":"a","rid":["x"]}"#, "rid", Some("invalid_type")),
         (r#"{"text":["a","b"],"rid":["x"]}"#, "rid", None),
         (r#"{"text":["a","b"],"rid":["x",5]}"#, "rid[1]", Some("invalid_type")),
