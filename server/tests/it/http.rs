@@ -87,6 +87,8 @@ fn a_browser_may_ask_from_anywhere() {
     assert!(response.header("access-control-allow-methods").unwrap().contains("POST"));
     let plain = client.get("/health");
     assert_eq!(plain.header("access-control-allow-origin"), Some("*"));
+    // All headers may be read: what is left of a limit, when to come back.
+    assert_eq!(plain.header("access-control-expose-headers"), Some("*"));
 }
 
 #[test]
