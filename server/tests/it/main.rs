@@ -6,6 +6,7 @@ mod choices;
 mod cli;
 mod client;
 mod completions;
+mod contract;
 mod ending;
 mod fault_bodies;
 mod fault_load;
