@@ -25,7 +25,9 @@ use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
 
 use crate::api;
+use crate::clock;
 use crate::http::head::{self, Head};
+use crate::http::response::rfc3339;
 use log::Log;
 
 /// The faults of a server.
@@ -316,35 +318,46 @@ pub(crate) fn disturbances_of(settings: &Settings, models: &[ModelSpec]) -> Time
     faults::disturbances(&settings.rules, &gpus(models), SimTime::ZERO)
 }
 
-/// The headers that tell what is left of rate limits, the tightest of each kind.
-pub(crate) fn limit_headers(left: &[Remaining]) -> Vec<(&'static str, String)> {
+/// The headers that tell what is left of rate limits, the tightest of each kind, as the API of `path`
+/// names them. OpenAI says in how long all is there again, Anthropic at which time of day.
+pub(crate) fn limit_headers(left: &[Remaining], path: &str) -> Vec<(&'static str, String)> {
+    let is_anthropics = path.starts_with(respond::MESSAGES);
     let mut headers = Vec::new();
-    for (kind, names) in [
-        (
-            LimitKind::Requests,
-            [
+    for kind in [LimitKind::Requests, LimitKind::Tokens] {
+        let Some(remaining) = left.iter().find(|remaining| remaining.kind == kind) else {
+            continue;
+        };
+        let names = match (is_anthropics, kind) {
+            (false, LimitKind::Requests) => [
                 "x-ratelimit-limit-requests",
                 "x-ratelimit-remaining-requests",
                 "x-ratelimit-reset-requests",
             ],
-        ),
-        (
-            LimitKind::Tokens,
-            [
+            (false, LimitKind::Tokens) => [
                 "x-ratelimit-limit-tokens",
                 "x-ratelimit-remaining-tokens",
                 "x-ratelimit-reset-tokens",
             ],
-        ),
-    ] {
-        if let Some(remaining) = left.iter().find(|remaining| remaining.kind == kind) {
-            let values = [
-                remaining.limit.to_string(),
-                remaining.left.to_string(),
-                duration(remaining.reset),
-            ];
-            headers.extend(names.into_iter().zip(values));
-        }
+            (true, LimitKind::Requests) => [
+                "anthropic-ratelimit-requests-limit",
+                "anthropic-ratelimit-requests-remaining",
+                "anthropic-ratelimit-requests-reset",
+            ],
+            (true, LimitKind::Tokens) => [
+                "anthropic-ratelimit-tokens-limit",
+                "anthropic-ratelimit-tokens-remaining",
+                "anthropic-ratelimit-tokens-reset",
+            ],
+        };
+        let reset = if is_anthropics {
+            // Whole seconds, none too early.
+            let seconds = remaining.reset.as_ns().div_ceil(1_000_000_000);
+            rfc3339(clock::unix_seconds() + seconds)
+        } else {
+            duration(remaining.reset)
+        };
+        let values = [remaining.limit.to_string(), remaining.left.to_string(), reset];
+        headers.extend(names.into_iter().zip(values));
     }
     headers
 }

@@ -59,7 +59,7 @@ pub(crate) fn rate_limited(exceeded: &Exceeded, path: &str, model: &str, id: &st
     if let Some(wait) = wait {
         response = told(response, Wait::Seconds(*wait)).header("retry-after-ms", millis(*wait));
     }
-    for (name, value) in limit_headers(std::slice::from_ref(of)) {
+    for (name, value) in limit_headers(std::slice::from_ref(of), path) {
         response = response.header(name, value);
     }
     response
@@ -115,7 +115,7 @@ fn status_response(status: &Status, path: &str, model: &str, id: &str) -> Respon
     }
 }
 
-const MESSAGES: &str = "/v1/messages";
+pub(super) const MESSAGES: &str = "/v1/messages";
 
 fn shaped(error: &ApiError, path: &str, id: &str) -> Response {
     let mut response = api::error(error);

@@ -229,6 +229,32 @@ pub(crate) fn http_date(unix_seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    let (year, month, day) = civil_date(days);
+    format!(
+        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
+        DAYS[(days % 7) as usize],
+        MONTHS[month as usize],
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+/// The time of day as RFC 3339 writes it.
+pub(crate) fn rfc3339(unix_seconds: u64) -> String {
+    let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    let (year, month, day) = civil_date(days);
+    format!(
+        "{year}-{:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        month + 1,
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+/// The year, the month from 0, and the day of it, so many days after 1970 began.
+fn civil_date(days: u64) -> (u64, u64, u64) {
     // Days since 1970 to a civil date (H. Hinnant, "chrono-compatible low-level date algorithms"):
     // years begin in March, so that the leap day is the last.
     let shifted = days + 719_468;
@@ -240,15 +266,7 @@ pub(crate) fn http_date(unix_seconds: u64) -> String {
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
     let month = (march_month + 2) % 12;
-    let year = year_of_era + era * 400 + u64::from(month < 2);
-    format!(
-        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
-        DAYS[(days % 7) as usize],
-        MONTHS[month as usize],
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60
-    )
+    (year_of_era + era * 400 + u64::from(month < 2), month, day)
 }
 
 #[cfg(test)]
@@ -263,6 +281,9 @@ mod tests {
         assert_eq!(http_date(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
         assert_eq!(http_date(4_107_542_400), "Mon, 01 Mar 2100 00:00:00 GMT");
         assert_eq!(http_date(1_767_225_599), "Wed, 31 Dec 2025 23:59:59 GMT");
+        // `date -u -Iseconds -d @N`, with Z for the offset.
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_767_225_599), "2025-12-31T23:59:59Z");
     }
 
     #[test]

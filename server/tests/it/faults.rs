@@ -198,6 +198,18 @@ fn rate_limits_count_down_truthfully() {
     assert!((1..=20).contains(&wait), "{wait}");
     let ms: u32 = refused.header("retry-after-ms").unwrap().parse().unwrap();
     assert!(ms <= 20_000, "{ms}");
+    let server = start("- rpm=3 model=batched");
+    let mut client = Client::new(&server);
+    // Under Anthropic's names all of it is there again at a time of day.
+    client.post("/v1/messages", body);
+    let message = client.response();
+    assert_eq!(message.status, 200, "{}", message.text());
+    assert_eq!(message.header("anthropic-ratelimit-requests-limit"), Some("3"));
+    assert_eq!(message.header("anthropic-ratelimit-requests-remaining"), Some("2"));
+    let reset = message.header("anthropic-ratelimit-requests-reset").unwrap();
+    let shape = reset.replace(|c: char| c.is_ascii_digit(), "0");
+    assert_eq!(shape, "0000-00-00T00:00:00Z");
+    assert_eq!(message.header("x-ratelimit-limit-requests"), None);
     let too_large = r#"{"model":"batched","max_tokens":500,"stream":true,
         "messages":[{"role":"user","content":"x"}]}"#;
     let server = start("- tpm=100");

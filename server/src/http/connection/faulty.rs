@@ -130,7 +130,7 @@ impl Link {
         });
         match self.io.served.faults.charge(verdict, tokens, self.io.clock.now()) {
             Ok(left) => {
-                fate.headers = limit_headers(&left);
+                fate.headers = limit_headers(&left, &fate.path);
                 None
             }
             Err(refused) => {
