@@ -274,6 +274,13 @@ impl ModelTokenizer {
         }
     }
 
+    /// The place of the first of `ids` that is no token of the model's, nor one that its chats are
+    /// made of.
+    pub fn unknown(&self, ids: &[u32]) -> Option<usize> {
+        let is_mark = |id| id == self.start || id == self.end;
+        ids.iter().position(|&id| self.inner.id_to_token(id).is_none() && !is_mark(id))
+    }
+
     /// How the vocabulary writes a token, which is not how it reads: `Ġworld`.
     pub fn name(&self, id: u32) -> String {
         let made_up = || {

@@ -69,7 +69,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let conversation = Conversation::new(model, &request.tools, &request.messages)
         .ending(request.end)
         .cut(request.tokens.truncation)?;
-    let prompt = conversation.count(&request.model, request.cache_salt.as_deref());
+    let prompt = conversation.count(served, &request.model, request.cache_salt.as_deref());
     let limits = Limits {
         min_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,

@@ -104,6 +104,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let request = CompletionRequest::parse(body)?;
     let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
+    intake::in_vocabulary(model, &request.prompts, "prompt")?;
     let suffix = request.suffix.as_deref().unwrap_or_default();
     let hides_answer = request.max_tokens == Tokens::ZERO;
     let limit = request.max_tokens.max(Tokens::new(1));

@@ -55,13 +55,17 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
 
     let (texts, field): (Vec<Read<'_>>, _) = match &request.inputs {
         Inputs::Plain(inputs) => {
+            intake::in_vocabulary(model, inputs, "input")?;
             let read = |input| intake::plain(served, (model, &request.model), None, input, "");
             (inputs.iter().map(read).collect(), "input")
         }
         Inputs::Conversations { list, end, field } => {
             let read = |messages: &Vec<Message<'_>>| {
                 let conversation = Conversation::new(model, &Tools::default(), messages);
-                (words_of(messages).into(), conversation.ending(*end).count(&request.model, None))
+                (
+                    words_of(messages).into(),
+                    conversation.ending(*end).count(served, &request.model, None),
+                )
             };
             (list.iter().map(read).collect(), *field)
         }

@@ -63,6 +63,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let name = request.model.as_deref().unwrap_or_else(first);
     let asked = Asked::find(served, name, 0)?;
     let model = asked.model;
+    intake::in_vocabulary(model, &request.prompts, "input_ids")?;
     let sampling = request.sampling;
     let mut lanes = Vec::with_capacity(request.prompts.len() * sampling.choices as usize);
     let mut chains = Vec::with_capacity(lanes.capacity());

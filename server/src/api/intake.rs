@@ -492,8 +492,8 @@ impl<'a> Conversation<'a> {
     }
 
     /// Counts it. `asked` is the name by which the model was asked for.
-    pub(super) fn count(&self, asked: &str, salt: Option<&str>) -> Counted {
-        let salt = salt_of(self.model, asked, salt);
+    pub(super) fn count(&self, served: &Served, asked: &str, salt: Option<&str>) -> Counted {
+        let salt = salt_of(served, self.model, asked, salt);
         let blocks = self.model.cached_blocks;
         let chain = blocks.map(|block_size| ChainSpec { block_size, salt: salt.as_deref() });
         let reader = PromptReader::with(&self.model.tokenizer, self.messages(), chain);
@@ -545,6 +545,30 @@ pub(super) fn cut<'a>(
     }
 }
 
+/// Refuses ids that the model's vocabulary does not have, as vLLM does; `field` is what they stand in.
+pub(super) fn in_vocabulary(
+    model: &Model,
+    inputs: &[Input<'_>],
+    field: &str,
+) -> Result<(), ApiError> {
+    let Tokenizer::Model(tokenizer) = &model.tokenizer else { return Ok(()) };
+    for (at, input) in inputs.iter().enumerate() {
+        let Input::Ids(ids) = input else { continue };
+        if let Some(place) = tokenizer.unknown(ids) {
+            let param = match inputs.len() {
+                1 => format!("{field}[{place}]"),
+                _ => format!("{field}[{at}][{place}]"),
+            };
+            let why = format!(
+                "token id {} is out of the model's vocabulary; /tokenize gives those of a text.",
+                ids[place]
+            );
+            return Err(ApiError::invalid_value(param, &why));
+        }
+    }
+    Ok(())
+}
+
 /// A plain prompt and its text, without a template around it. `suffix` is counted behind it.
 pub(super) fn plain<'a>(
     served: &Served,
@@ -554,7 +578,7 @@ pub(super) fn plain<'a>(
     suffix: &str,
 ) -> (Cow<'a, str>, Counted) {
     let text = text_of(served, model, input);
-    let salt = salt_of(model, asked, salt);
+    let salt = salt_of(served, model, asked, salt);
     let mut chain = model
         .cached_blocks
         .map(|block_size| Chain::new(&ChainSpec { block_size, salt: salt.as_deref() }));
@@ -621,12 +645,19 @@ fn unknown(id: u32) -> String {
     format!("<|{id}|>")
 }
 
-/// Prefixes are shared only under the same salt, and by an adapter only with itself.
-fn salt_of<'a>(model: &Model, asked: &str, salt: Option<&'a str>) -> Option<Cow<'a, str>> {
+/// Prefixes are shared only under the same salt, and by an adapter only with itself: vLLM has its name
+/// and its path in the keys of blocks, so that one loaded in place from elsewhere finds none.
+fn salt_of<'a>(
+    served: &Served,
+    model: &Model,
+    asked: &str,
+    salt: Option<&'a str>,
+) -> Option<Cow<'a, str>> {
     if model.name == asked {
         return salt.map(Cow::Borrowed);
     }
-    Some(Cow::Owned(format!("{asked}\0{}", salt.unwrap_or_default())))
+    let path = served.adapters.get(asked).map(|adapter| adapter.path).unwrap_or_default();
+    Some(Cow::Owned(format!("{asked}\0{path}\0{}", salt.unwrap_or_default())))
 }
 
 #[cfg(test)]

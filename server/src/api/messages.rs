@@ -73,15 +73,18 @@ fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Count)?;
     let (_, model) = api::find_model(served, &request.model)?;
     let prompt = Conversation::new(model, &request.tools, &request.messages);
-    Ok(prompt.count(&request.model, None).tokens)
+    Ok(prompt.count(served, &request.model, None).tokens)
 }
 
 fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Answer)?;
     let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
     let model = asked.model;
-    let prompt = Conversation::new(model, &request.tools, &request.messages)
-        .count(&request.model, request.cache_salt.as_deref());
+    let prompt = Conversation::new(model, &request.tools, &request.messages).count(
+        served,
+        &request.model,
+        request.cache_salt.as_deref(),
+    );
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "messages")?;
     let limits = Limits { ignore_eos: request.ignore_eos, ..limits };
     let facts = Facts::of(&request.messages);

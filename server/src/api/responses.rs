@@ -165,8 +165,11 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         .collect();
     messages.extend(turns.iter().map(Turn::message));
     let tools = &request.tools;
-    let prompt = Conversation::new(model, tools, &messages)
-        .count(&request.model, request.cache_salt.as_deref());
+    let prompt = Conversation::new(model, tools, &messages).count(
+        served,
+        &request.model,
+        request.cache_salt.as_deref(),
+    );
     let limits = intake::limits(model, prompt.tokens, request.max_tokens, "input")?;
     let limits = Limits {
         min_tokens: request.min_tokens.min(limits.max_tokens),

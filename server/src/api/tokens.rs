@@ -199,6 +199,7 @@ pub(crate) async fn render_completions(io: &Io, body: Vec<u8>, id: &RequestId) -
     answer(io, body, move |served, body| {
         let request = CompletionRequest::parse(body)?;
         let (_, model) = api::find_model(served, &request.model)?;
+        intake::in_vocabulary(model, &request.prompts, "prompt")?;
         let mut out = vec![b'['];
         for (at, prompt) in request.prompts.iter().enumerate() {
             let prompt = intake::cut(model, prompt, request.tokens.truncation)?;

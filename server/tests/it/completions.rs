@@ -431,6 +431,19 @@ fn an_adapter_is_a_name_for_its_model_until_it_is_unloaded() {
     has(&adapted, r#""cached_tokens":0,"#);
     has(&post("/v1/chat/completions", &ask("sql")), r#""cached_tokens":48,"#);
 
+    // Loaded in place again it has them still, and from elsewhere it is another (vLLM's
+    // kv_cache_utils.py has name and path in a block's key).
+    let replace = |path: &str| {
+        format!(
+            r#"{{"lora_name":"sql","lora_path":"{path}","base_model_name":"batched","load_inplace":true}}"#
+        )
+    };
+    assert_eq!(post("/v1/load_lora_adapter", &replace("/adapters/sql")).status, 200);
+    has(&post("/v1/chat/completions", &ask("sql")), r#""cached_tokens":48,"#);
+    assert_eq!(post("/v1/load_lora_adapter", &replace("/adapters/sql-2")).status, 200);
+    has(&post("/v1/chat/completions", &ask("sql")), r#""cached_tokens":0,"#);
+    has(&post("/v1/chat/completions", &ask("sql")), r#""cached_tokens":48,"#);
+
     let unload = r#"{"lora_name":"sql"}"#;
     assert_eq!(post("/v1/unload_lora_adapter", unload).status, 200);
     let again = post("/v1/unload_lora_adapter", unload);

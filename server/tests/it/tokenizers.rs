@@ -109,3 +109,28 @@ fn ids_are_those_of_the_vocabulary_and_lead_back() {
         ask("/v1/completions", r#"{"model":"real","prompt":[82,64,88,220,259],"echo":true}"#);
     assert!(completion.contains(r#""prompt_tokens":5,"#), "{completion}");
 }
+
+/// The vocabulary has the ids 0 to 271.
+#[test]
+fn a_prompt_has_no_ids_that_the_vocabulary_lacks() {
+    let server = start();
+    let mut client = Client::new(&server);
+    for (path, input, param) in [
+        ("/v1/completions", r#""prompt":[259,99999]"#, "prompt[1]"),
+        ("/v1/completions", r#""prompt":[[259],[259,264,99999]]"#, "prompt[1][2]"),
+        ("/v1/completions/render", r#""prompt":[99999]"#, "prompt[0]"),
+        ("/v1/embeddings", r#""input":[99999]"#, "input[0]"),
+        ("/generate", r#""input_ids":[259,99999]"#, "input_ids[1]"),
+    ] {
+        let answer_of = |client: &mut Client, model: &str| {
+            client.post(path, &format!(r#"{{"model":"{model}",{input}}}"#));
+            client.response()
+        };
+        let refused = answer_of(&mut client, "real");
+        assert_eq!(refused.status, 400, "{path} {input}: {}", refused.text());
+        assert!(refused.text().contains("token id 99999 is out of"), "{}", refused.text());
+        assert!(refused.text().contains(&format!("\"param\":\"{param}\"")), "{}", refused.text());
+        // Without a vocabulary there is none to lack it.
+        assert_eq!(answer_of(&mut client, "ours").status, 200, "{path} {input}");
+    }
+}
