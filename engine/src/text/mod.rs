@@ -16,6 +16,7 @@ pub mod logprobs;
 pub mod matcher;
 pub mod model_tokenizer;
 pub mod output;
+mod own_bytes;
 mod prefilter;
 pub mod prompt;
 pub mod responses;

@@ -162,6 +162,13 @@ impl Output {
         self.within(script, token).map_or("", |token| script.piece(token))
     }
 
+    /// The bytes of token `k`: of a part of a character that part.
+    pub fn bytes(&self, k: u32) -> &[u8] {
+        let Spot { part, token } = self.locate(k);
+        let script = &self.part(part).script;
+        self.within(script, token).map_or(b"", |token| script.bytes(token))
+    }
+
     /// Token `k` as those see it who tell texts apart by their tokens.
     pub fn token(&self, k: u32) -> Token<'_> {
         let Spot { part, token } = self.locate(k);

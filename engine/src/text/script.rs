@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
+use super::own_bytes;
 use super::synthetic::Filler;
 use super::tokenizer;
 use crate::escape;
@@ -73,7 +74,7 @@ impl Script {
             }
             Tokenizer::Model(model) => {
                 let (text, cut) = model.cut_filler(seed, len);
-                Body::Table(Arc::new(PieceTable::of_ids(text, &cut.ends, cut.ids)))
+                Body::Table(Arc::new(PieceTable::of_ids(text, &cut.ends, cut.ids, model)))
             }
         };
         Self { entry, body }
@@ -102,6 +103,18 @@ impl Script {
             Body::Table(table) => table.piece(k),
             Body::Filler(filler) => filler.piece(k),
             Body::Words(model, words) => words.at(model, k).0,
+        }
+    }
+
+    /// The bytes of the token at `k`: of a part of a character that part, where the piece is nothing or
+    /// the whole.
+    ///
+    /// # Panics
+    /// If `k` is not below the length.
+    pub fn bytes(&self, k: u32) -> &[u8] {
+        match &self.body {
+            Body::Table(table) => table.bytes(k),
+            _ => self.piece(k).as_bytes(),
         }
     }
 
@@ -176,6 +189,8 @@ pub struct PieceTable {
     bounds: Vec<Bound>,
     /// Of a real model's tokens.
     ids: Option<Box<[u32]>>,
+    /// The bytes of those tokens that are not their pieces, by their place: parts of characters.
+    own: Box<[(u32, Box<[u8]>)]>,
     /// The same text as real models cut it, of those that have said it.
     recuts: OnceLock<Box<Recut>>,
 }
@@ -212,7 +227,7 @@ impl PieceTable {
             Tokenizer::Regex => Self::new(text),
             Tokenizer::Model(model) => {
                 let cut = model.cut(&text);
-                Self::of_ids(text, &cut.ends, cut.ids)
+                Self::of_ids(text, &cut.ends, cut.ids, model)
             }
         }
     }
@@ -248,16 +263,17 @@ impl PieceTable {
                 let ends = std::iter::once(start).chain(cut.ends.iter().map(|end| start + end));
                 // No vocabulary has so large an id.
                 let ids = std::iter::once(u32::MAX).chain(cut.ids);
-                Self::of_ids(whole, &ends.collect::<Vec<_>>(), ids.collect())
+                Self::of_ids(whole, &ends.collect::<Vec<_>>(), ids.collect(), model)
             }
         }
     }
 
-    fn of_ids(text: String, ends: &[usize], ids: Vec<u32>) -> Self {
+    fn of_ids(text: String, ends: &[usize], ids: Vec<u32>, model: &ModelTokenizer) -> Self {
         assert_eq!(ends.len(), ids.len(), "a piece for each token");
+        let own = own_bytes::differing(&text, ends, |place| model.name(ids[place]));
         let table = Self::with_ends(text, ends);
         let ids = (!ids.is_empty()).then(|| ids.into_boxed_slice());
-        Self { ids, ..table }
+        Self { ids, own, ..table }
     }
 
     /// Escapes `text`, whose pieces end at `ends`: in order, the last at its end.
@@ -276,7 +292,7 @@ impl PieceTable {
         if bounds.len() == 1 {
             bounds.push(Bound { text: 0, escaped: 0 });
         }
-        Self { text, escaped, bounds, ids: None, recuts: OnceLock::new() }
+        Self { text, escaped, bounds, ids: None, own: Box::default(), recuts: OnceLock::new() }
     }
 
     /// How many pieces it has; at least 1.
@@ -286,6 +302,13 @@ impl PieceTable {
 
     fn piece(&self, k: u32) -> &str {
         self.text_range(k..k + 1)
+    }
+
+    fn bytes(&self, k: u32) -> &[u8] {
+        match self.own.binary_search_by_key(&k, |(place, _)| *place) {
+            Ok(at) => &self.own[at].1,
+            Err(_) => self.piece(k).as_bytes(),
+        }
     }
 
     fn token(&self, k: u32) -> Token<'_> {

@@ -5,14 +5,19 @@ use std::io::Write as _;
 use super::json::push_string;
 use super::push_decimal;
 
-/// Appends the entry of one token and the `likeliest` at its place.
+/// Appends the entry of one token and the `likeliest` at its place. `own` are the bytes of `token`,
+/// which of a part of a character are no text.
 pub fn write_entry<'a>(
     token: &str,
+    own: &[u8],
     logprob: f64,
     likeliest: impl Iterator<Item = (&'a str, f64)>,
     out: &mut Vec<u8>,
 ) {
-    write_with(write_bytes, token, logprob, likeliest, out);
+    let bytes = |other: &str, out: &mut Vec<u8>| {
+        write_bytes(if other == token { own } else { other.as_bytes() }, out);
+    };
+    write_with(bytes, token, logprob, likeliest, out);
 }
 
 /// The same without the bytes: that of the deltas of a response.
@@ -54,13 +59,13 @@ fn write_scored(token: &str, logprob: f64, out: &mut Vec<u8>) {
     write!(out, ",\"logprob\":{logprob:.6}").expect("writing to memory cannot fail");
 }
 
-fn write_bytes(token: &str, out: &mut Vec<u8>) {
+fn write_bytes(token: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"bytes\":[");
-    for (at, byte) in token.bytes().enumerate() {
+    for (at, byte) in token.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        push_decimal(out, u64::from(byte));
+        push_decimal(out, u64::from(*byte));
     }
     out.push(b']');
 }

@@ -395,7 +395,7 @@ fn the_scores_of_a_text_stand_beside_its_pieces_and_the_whole() {
     let mut out = Vec::new();
     let content = Content {
         text: &|out| out.extend_from_slice(b"Hi"),
-        logprobs: &|out| write_entry("Hi", -0.25, std::iter::empty(), out),
+        logprobs: &|out| write_entry("Hi", b"Hi", -0.25, std::iter::empty(), out),
     };
     item.object(Some(Status::Completed), content, &mut out);
     let whole = String::from_utf8(out).unwrap();

@@ -258,9 +258,10 @@ impl Chat {
                 if k > tokens.start {
                     out.push(b',');
                 }
-                let piece = output.piece(k);
-                let likeliest = logprobs::likeliest(piece, count);
-                write_entry(piece, logprobs::logprob(piece), likeliest, out);
+                let own = output.bytes(k);
+                let token = &*String::from_utf8_lossy(own);
+                let likeliest = logprobs::likeliest(token, count);
+                write_entry(token, own, logprobs::logprob(token), likeliest, out);
             }
             out.push(b']');
         }

@@ -281,9 +281,9 @@ impl ResponsesFormat {
         if let Some(delta) = spot.token.checked_sub(silent) {
             let scores = |out: &mut Vec<u8>| {
                 if let Some(count) = self.logprobs {
-                    let piece = answer.lanes.first().made().piece(k);
-                    let likeliest = logprobs::likeliest(piece, count);
-                    write_short_entry(piece, logprobs::logprob(piece), likeliest, out);
+                    let token = String::from_utf8_lossy(answer.lanes.first().made().bytes(k));
+                    let likeliest = logprobs::likeliest(&token, count);
+                    write_short_entry(&token, logprobs::logprob(&token), likeliest, out);
                 }
             };
             item.delta_with(delta, output.escaped_at(spot), scores, out);
@@ -398,9 +398,10 @@ impl ResponsesFormat {
             if k > first {
                 out.push(b',');
             }
-            let piece = made.piece(k);
-            let likeliest = logprobs::likeliest(piece, count);
-            write_entry(piece, logprobs::logprob(piece), likeliest, out);
+            let own = made.bytes(k);
+            let token = &*String::from_utf8_lossy(own);
+            let likeliest = logprobs::likeliest(token, count);
+            write_entry(token, own, logprobs::logprob(token), likeliest, out);
         }
     }
 

@@ -110,6 +110,31 @@ fn ids_are_those_of_the_vocabulary_and_lead_back() {
     assert!(completion.contains(r#""prompt_tokens":5,"#), "{completion}");
 }
 
+/// 你 is E4 BD A0, and its first two bytes are one token; 好 is E5 A5 BD, and its first byte is one with
+/// the last of 你.
+#[test]
+fn a_part_of_a_character_has_its_own_bytes_in_the_scores() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let scored = |text: &str, more: &str| {
+        whole("real", text)
+            .replace("\"messages\"", &format!("\"logprobs\":true{more},\"messages\""))
+    };
+    let bytes_of = |answer: &str| -> Vec<String> {
+        let parts = answer.split("\"bytes\":[").skip(1);
+        parts.map(|part| part.split_once(']').unwrap().0.to_owned()).collect()
+    };
+    let answer = client.chat(&scored("say 你", ""));
+    assert_eq!(bytes_of(answer.text()), ["115", "97", "121", "32", "228,189", "160"]);
+    let answer = client.chat(&scored("say 你好", ""));
+    let parts = ["115", "97", "121", "32", "228,189", "160,229", "165", "189"];
+    assert_eq!(bytes_of(answer.text()), parts);
+    assert!(answer.text().contains("{\"token\":\"\u{fffd}\",\"logprob\":-"), "{}", answer.text());
+    // The token that was chosen is the likeliest, byte for byte.
+    let answer = client.chat(&scored("say 你", ",\"top_logprobs\":1"));
+    assert_eq!(bytes_of(answer.text())[8..], ["228,189", "228,189", "160", "160"]);
+}
+
 /// The vocabulary has the ids 0 to 271.
 #[test]
 fn a_prompt_has_no_ids_that_the_vocabulary_lacks() {
