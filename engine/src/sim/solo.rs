@@ -137,7 +137,8 @@ pub struct FixedRate {
     vacant: Vec<u32>,
     by_id: LookupMap<JobId, u32>,
     /// The next token of each stream, earliest first; of equal ones the job that arrived first.
-    /// Cancelled streams leave their entry behind, told apart by the order of arrival.
+    /// Cancelled streams leave their entry behind, told apart by the order of arrival; once these are
+    /// more than the living, they are swept out, so that no more is kept than twice what is held.
     due: BinaryHeap<Reverse<(SimTime, u64, u32)>>,
     arrivals: u64,
     /// What happened and has not been fetched.
@@ -339,8 +340,14 @@ impl FixedRate {
         self.drop_cancelled();
     }
 
-    /// Keeps the head of the heap a live stream, so that `deadline` need not look further.
+    /// Keeps the head of the heap a live stream, so that `deadline` need not look further, and the
+    /// entries of cancelled streams no more than the living: each sweep removes more than it keeps,
+    /// so it costs a cancellation but its share.
     fn drop_cancelled(&mut self) {
+        if self.due.len() > 2 * self.by_id.len() {
+            let streams = &self.streams;
+            self.due.retain(|&Reverse((_, order, slot))| streams[slot as usize].order == order);
+        }
         while let Some(&Reverse((_, order, slot))) = self.due.peek() {
             if self.streams[slot as usize].order == order {
                 break;
@@ -389,6 +396,27 @@ mod tests {
             }
         }
         words.join(" ")
+    }
+
+    #[test]
+    fn clients_that_hang_up_during_a_long_prefill_leave_nothing_behind() {
+        let rate = Rate::per_second(1.0).unwrap();
+        let overhead = SimSpan::from_ms(3_600_000);
+        let spec = FixedRateSpec { overhead, prefill: rate, decode: rate };
+        let mut engine = FixedRate::new(spec);
+        engine.submit(SimTime::ZERO, &job(0, 1));
+        let mut most = 0;
+        for id in 1..=1000 {
+            let now = SimTime::from_ns(id);
+            engine.submit(now, &job(id, 1));
+            engine.cancel(now, JobId(id));
+            most = most.max(engine.due.len());
+        }
+        // The one that is held, and as many of the dead at most.
+        assert_eq!((engine.held(), most), (1, 2));
+        let mut events = Vec::new();
+        engine.advance(SimTime::ZERO + SimSpan::from_ms(3_601_000), &mut events);
+        assert_eq!(told(&events), "0+ 0#1.");
     }
 
     #[test]
