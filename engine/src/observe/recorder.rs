@@ -450,68 +450,121 @@ impl Reading {
 
     /// Adds another GPU's, or another thread's, figures.
     pub fn merge(&mut self, other: &Self) {
+        // Without `..`, so that no figure can be forgotten here.
+        let Self {
+            running,
+            waiting,
+            waiting_preempted,
+            usable_blocks,
+            free_blocks,
+            prefix_queries,
+            prefix_hits,
+            preemptions,
+            preemptions_told,
+            held,
+            held_tokens,
+            queued_tokens,
+            prompt_tokens,
+            cached_tokens,
+            generation_tokens,
+            stopped,
+            reached_length,
+            cancelled,
+            queue_full,
+            impossible,
+            failed,
+            first_token,
+            inter_token,
+            per_output_token,
+            end_to_end,
+            queue,
+            inference,
+            prefill,
+            decode,
+            iteration_tokens,
+            prompt_length,
+            generation_length,
+            max_tokens,
+            choices,
+            longest_choice,
+            request_preemptions,
+            prefill_computed,
+            step_duration,
+            step_sequences,
+            step_tokens,
+            steps_by_bound,
+            admission_stops,
+            last_stop,
+            prefill_tokens_scheduled,
+            decode_tokens_scheduled,
+            busy,
+            arithmetic,
+            memory,
+            engine_lag,
+            engine_lag_seconds,
+        } = other;
         for (mine, more) in [
-            (&mut self.running, other.running),
-            (&mut self.waiting, other.waiting),
-            (&mut self.waiting_preempted, other.waiting_preempted),
-            (&mut self.usable_blocks, other.usable_blocks),
-            (&mut self.free_blocks, other.free_blocks),
-            (&mut self.prefix_queries, other.prefix_queries),
-            (&mut self.prefix_hits, other.prefix_hits),
-            (&mut self.preemptions, other.preemptions),
-            (&mut self.preemptions_told, other.preemptions_told),
-            (&mut self.held, other.held),
-            (&mut self.held_tokens, other.held_tokens),
-            (&mut self.queued_tokens, other.queued_tokens),
-            (&mut self.prompt_tokens, other.prompt_tokens),
-            (&mut self.cached_tokens, other.cached_tokens),
-            (&mut self.generation_tokens, other.generation_tokens),
-            (&mut self.stopped, other.stopped),
-            (&mut self.reached_length, other.reached_length),
-            (&mut self.cancelled, other.cancelled),
-            (&mut self.queue_full, other.queue_full),
-            (&mut self.impossible, other.impossible),
-            (&mut self.failed, other.failed),
-            (&mut self.prefill_tokens_scheduled, other.prefill_tokens_scheduled),
-            (&mut self.decode_tokens_scheduled, other.decode_tokens_scheduled),
+            (&mut self.running, running),
+            (&mut self.waiting, waiting),
+            (&mut self.waiting_preempted, waiting_preempted),
+            (&mut self.usable_blocks, usable_blocks),
+            (&mut self.free_blocks, free_blocks),
+            (&mut self.prefix_queries, prefix_queries),
+            (&mut self.prefix_hits, prefix_hits),
+            (&mut self.preemptions, preemptions),
+            (&mut self.preemptions_told, preemptions_told),
+            (&mut self.held, held),
+            (&mut self.held_tokens, held_tokens),
+            (&mut self.queued_tokens, queued_tokens),
+            (&mut self.prompt_tokens, prompt_tokens),
+            (&mut self.cached_tokens, cached_tokens),
+            (&mut self.generation_tokens, generation_tokens),
+            (&mut self.stopped, stopped),
+            (&mut self.reached_length, reached_length),
+            (&mut self.cancelled, cancelled),
+            (&mut self.queue_full, queue_full),
+            (&mut self.impossible, impossible),
+            (&mut self.failed, failed),
+            (&mut self.prefill_tokens_scheduled, prefill_tokens_scheduled),
+            (&mut self.decode_tokens_scheduled, decode_tokens_scheduled),
         ] {
             *mine += more;
         }
         for (mine, more) in [
-            (&mut self.first_token, &other.first_token),
-            (&mut self.inter_token, &other.inter_token),
-            (&mut self.per_output_token, &other.per_output_token),
-            (&mut self.end_to_end, &other.end_to_end),
-            (&mut self.queue, &other.queue),
-            (&mut self.inference, &other.inference),
-            (&mut self.prefill, &other.prefill),
-            (&mut self.decode, &other.decode),
-            (&mut self.iteration_tokens, &other.iteration_tokens),
-            (&mut self.prompt_length, &other.prompt_length),
-            (&mut self.generation_length, &other.generation_length),
-            (&mut self.max_tokens, &other.max_tokens),
-            (&mut self.choices, &other.choices),
-            (&mut self.longest_choice, &other.longest_choice),
-            (&mut self.request_preemptions, &other.request_preemptions),
-            (&mut self.prefill_computed, &other.prefill_computed),
-            (&mut self.step_duration, &other.step_duration),
-            (&mut self.step_sequences, &other.step_sequences),
-            (&mut self.step_tokens, &other.step_tokens),
-            (&mut self.engine_lag_seconds, &other.engine_lag_seconds),
+            (&mut self.first_token, first_token),
+            (&mut self.inter_token, inter_token),
+            (&mut self.per_output_token, per_output_token),
+            (&mut self.end_to_end, end_to_end),
+            (&mut self.queue, queue),
+            (&mut self.inference, inference),
+            (&mut self.prefill, prefill),
+            (&mut self.decode, decode),
+            (&mut self.iteration_tokens, iteration_tokens),
+            (&mut self.prompt_length, prompt_length),
+            (&mut self.generation_length, generation_length),
+            (&mut self.max_tokens, max_tokens),
+            (&mut self.choices, choices),
+            (&mut self.longest_choice, longest_choice),
+            (&mut self.request_preemptions, request_preemptions),
+            (&mut self.prefill_computed, prefill_computed),
+            (&mut self.step_duration, step_duration),
+            (&mut self.step_sequences, step_sequences),
+            (&mut self.step_tokens, step_tokens),
+            (&mut self.engine_lag_seconds, engine_lag_seconds),
         ] {
             mine.merge(more);
         }
-        for (mine, more) in self.steps_by_bound.iter_mut().zip(other.steps_by_bound) {
+        for (mine, more) in self.steps_by_bound.iter_mut().zip(steps_by_bound) {
             *mine += more;
         }
-        for (mine, more) in self.admission_stops.iter_mut().zip(other.admission_stops) {
+        for (mine, more) in self.admission_stops.iter_mut().zip(admission_stops) {
             *mine += more;
         }
-        self.last_stop = other.last_stop;
-        self.busy += other.busy;
-        self.arithmetic += other.arithmetic;
-        self.memory += other.memory;
-        self.engine_lag.merge(&other.engine_lag);
+        self.last_stop = *last_stop;
+        self.busy += *busy;
+        self.arithmetic += *arithmetic;
+        self.memory += *memory;
+        self.engine_lag.merge(engine_lag);
     }
 
     /// Requests that ended in an error: refused, or lost.
