@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 
 use llmsim_engine::seed::Seed;
 use llmsim_engine::units::{SimSpan, SimTime};
@@ -82,7 +83,7 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
                 limit,
                 *concurrency as usize + 256,
             );
-            feed.wait_until_ready();
+            feed.wait_until_ready().await;
             let run = Run::new(context, feed, limit);
             let mut pacer = Pacer::start(clock, Arc::from([]));
             began = clock.now();
@@ -97,7 +98,7 @@ pub async fn measure(context: &Context, spec: &LevelSpec) -> Level {
             let planned = u32::try_from(offsets.len()).unwrap_or(u32::MAX);
             let feed =
                 Feed::start(&context.workload, spec.number, Phase::Measured, Some(planned), 1024);
-            feed.wait_until_ready();
+            feed.wait_until_ready().await;
             let run = Run::new(context, feed, Some(planned));
             // A little in the future, so that the pacing thread is up before the first arrival.
             began = clock.now() + SimSpan::from_ms(5);
@@ -277,6 +278,8 @@ struct Feed {
     level: u32,
     phase: Phase,
     made: Arc<AtomicU32>,
+    /// Without one, or when it has ended early, requests are made as they are taken.
+    maker: Option<JoinHandle<()>>,
     /// How many the maker will have made when it is as far ahead as it may be.
     ahead: u32,
     unready: u32,
@@ -310,17 +313,19 @@ impl Feed {
                 }
             }
         });
-        if maker.is_err() {
-            made.store(u32::MAX, Ordering::Release);
-        }
+        let maker = maker.ok();
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        Self { ready, workload: Arc::clone(workload), level, phase, made, ahead, unready: 0 }
+        Self { ready, workload: Arc::clone(workload), level, phase, made, maker, ahead, unready: 0 }
     }
 
-    /// Blocks until the maker is as far ahead as it may be.
-    fn wait_until_ready(&self) {
-        while self.made.load(Ordering::Acquire) < self.ahead {
-            std::thread::sleep(duration(SimSpan::from_us(200)));
+    /// Waits until the maker is as far ahead as it may be, has ended, or the run is interrupted. The
+    /// runtime's thread goes on meanwhile: what is connected stays looked after.
+    async fn wait_until_ready(&self) {
+        while self.made.load(Ordering::Acquire) < self.ahead
+            && !self.maker.as_ref().is_none_or(JoinHandle::is_finished)
+            && !crate::os::interrupted()
+        {
+            monoio::time::sleep(duration(SimSpan::from_ms(1))).await;
         }
     }
 
