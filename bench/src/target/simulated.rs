@@ -41,8 +41,12 @@ impl Simulated {
     /// # Errors
     /// All that is wrong with the files, or that there is no such model.
     pub fn new(models: &Source, responses: &Source, model: &str) -> Result<Self, String> {
-        let Config { models, responses, .. } =
-            config::load(models, responses).map_err(|problems| problems.to_string())?;
+        // As the server reads them, so that it is the same file for both.
+        let mut read_file = |path: &str| {
+            llmsim_defaults::read(path).map(|file| file.text).map_err(|error| error.to_string())
+        };
+        let Config { models, responses, .. } = config::load_with(models, responses, &mut read_file)
+            .map_err(|problems| problems.to_string())?;
         let names: Vec<String> = models.iter().map(|spec| spec.name.clone()).collect();
         let model = models.into_iter().find(|spec| spec.name == model).ok_or_else(|| {
             format!("--model {model}: no such model; the file has {}", names.join(", "))
@@ -185,7 +189,7 @@ impl Simulated {
         let chain = self
             .cached_blocks()
             .map(|block_size| ChainSpec { block_size, salt: request.cache_salt.as_deref() });
-        let prompt = PromptReader::new(messages, chain).finish();
+        let prompt = PromptReader::with(&self.model.tokenizer, messages, chain).finish();
         let tokens = prompt.tokens();
         let room = self.model.context_length.get().saturating_sub(tokens.get());
         let max_tokens = request.max_tokens.unwrap_or(Tokens::new(room));
@@ -198,6 +202,7 @@ impl Simulated {
             input: request.last_user_text(),
             model: &request.model,
             seed: request.seed,
+            tokenizer: &self.model.tokenizer,
             ..Query::default()
         };
         let script = self.responses.answer(&query);
@@ -607,6 +612,24 @@ default: { synthetic: { tokens: 1000 } }
         assert_eq!(level.records.len(), 6);
         let summary = Summary::of(&level, None);
         assert_eq!(summary.drain, SimSpan::from_ms(100));
+    }
+
+    #[test]
+    fn a_model_of_a_config_json_is_simulated_as_the_server_would() {
+        let file = std::env::temp_dir().join(format!("llmsim-{}-config.json", std::process::id()));
+        let json = r#"{"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "vocab_size": 128256, "intermediate_size": 14336,
+            "max_position_embeddings": 131072}"#;
+        std::fs::write(&file, json).expect("the directory for it is there");
+        let models = format!(
+            "models:\n  - name: m\n    engine: scheduler\n    hardware: h200\n    hf_config: {}\n    \
+             context_length: 8192\n",
+            file.display()
+        );
+        let responses = Source::new("responses", RESPONSES);
+        let made = Simulated::new(&Source::new("models", models), &responses, "m");
+        std::fs::remove_file(&file).expect("it was just written");
+        assert_eq!(made.expect("valid").model.context_length, Tokens::new(8192));
     }
 
     #[test]
