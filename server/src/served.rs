@@ -18,11 +18,12 @@ use llmsim_engine::text::responses::{Responses, Thinking};
 use llmsim_engine::units::{SimSpan, SimTime, Tokens};
 
 use crate::adapters::Adapters;
+use crate::api::responses::Kept;
 use crate::args::ApiKeys;
 use crate::faults::Faults;
 use crate::stored;
-
 use crate::vocabulary::SharedVocabulary;
+
 /// Everything that an answer depends on beside its request.
 #[derive(Debug)]
 pub(crate) struct Served {
@@ -42,7 +43,7 @@ pub(crate) struct Served {
     /// Further names of the models, loaded by clients.
     pub(crate) adapters: Arc<Adapters>,
     /// Responses that can be had again.
-    pub(crate) stored: Arc<Mutex<stored::Responses>>,
+    pub(crate) stored: Arc<Mutex<stored::Responses<Kept>>>,
     pub(crate) faults: Arc<Faults>,
     /// By place.
     pub(crate) downs: Arc<[Arc<Down>]>,
@@ -254,7 +255,7 @@ impl Served {
         self.models.first().expect("a configuration has at least one model")
     }
 
-    pub(crate) fn stored(&self) -> MutexGuard<'_, stored::Responses> {
+    pub(crate) fn stored(&self) -> MutexGuard<'_, stored::Responses<Kept>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -443,6 +443,11 @@ impl Generations {
                         self.shard.unstreamed_tokens.add(1);
                     }
                 }
+                let is_whole = matches!(entry.state, State::Running | State::Complete);
+                if finish.is_some() && entry.unfinished == 0 && is_whole {
+                    let progress = entry.lanes.first().progress;
+                    entry.answer.format.finished(&entry.answer, &progress);
+                }
             }
         }
     }

@@ -67,7 +67,7 @@ pub(crate) struct Answer {
 }
 
 /// One choice, or the answer to one prompt of a batch: one job of the engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lane {
     pub(crate) prompt: Tokens,
     /// Whether `usage` counts its prompt: of several choices for a prompt, only the first does.
@@ -209,6 +209,18 @@ impl Format {
         }
     }
 
+    /// All tokens of all lanes exist; `progress` is the first lane's.
+    pub(crate) fn finished(&self, answer: &Answer, progress: &Progress) {
+        match self {
+            Self::Responses(response) => response.finished(answer, progress),
+            Self::Chat(_)
+            | Self::Completions(_)
+            | Self::Embeddings(_)
+            | Self::Messages(_)
+            | Self::Generate(_) => {}
+        }
+    }
+
     /// What it takes to put the body of `released` tokens together, in plain tokens: 7 ns each. One
     /// whose likeliest neighbours are named takes about [`SCORED`] of them.
     pub(crate) fn work(&self, released: u64) -> u64 {
@@ -269,6 +281,12 @@ impl Lane {
     /// Output tokens, if nobody ends it before.
     pub(crate) fn longest(&self) -> Tokens {
         self.stop_after.unwrap_or(self.max_tokens)
+    }
+
+    /// What it has taken so far: the prompt as if it were alone.
+    pub(crate) fn usage(&self, completion: Tokens, cached: Tokens) -> Usage {
+        let reasoning = self.output.reasoning_in(completion);
+        Usage { prompt: self.prompt, cached, completion, reasoning }
     }
 
     /// Why it ended.
@@ -348,9 +366,7 @@ impl Answer {
 
     /// What one lane has taken so far: the prompt as if it were alone.
     pub(crate) fn usage_of(&self, lane: usize, completion: Tokens, cached: Tokens) -> Usage {
-        let lane = &self.lanes[lane];
-        let reasoning = lane.output.reasoning_in(completion);
-        Usage { prompt: lane.prompt, cached, completion, reasoning }
+        self.lanes[lane].usage(completion, cached)
     }
 
     /// What all lanes have taken: each prompt once, and every token of every lane.

@@ -289,8 +289,8 @@ pub(crate) async fn answer(
         Route::Response(stored) if head.method == Method::DELETE => {
             responses::delete(&io.served, &stored)
         }
-        Route::Response(stored) => responses::get(&io.served, head, &stored),
-        Route::InputItems(stored) => responses::input_items(&io.served, &stored, head.uri.query()),
+        Route::Response(stored) => responses::get(io, head, &stored).await,
+        Route::InputItems(stored) => responses::input_items(io, &stored, head.uri.query()).await,
         Route::CancelResponse(stored) => responses::cancel(&io.served, &stored),
         Route::Messages => return messages::answer(io, head, body, id).await,
         Route::CountTokens => messages::count(io, head, body, id).await,

@@ -4,7 +4,6 @@
 //! has follows from the answer alone, so that any of them can be rendered again.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use llmsim_engine::text::logprobs;
@@ -21,18 +20,19 @@ use llmsim_engine::wire::responses::{
 };
 use llmsim_engine::wire::usage::FinishReason;
 
-use super::answer::{Answer, Draft, Format, Limits, Progress, SCORED};
+use super::answer::{Answer, Draft, Format, Lane, Limits, MOST_TOKENS_INLINE, Progress, SCORED};
 use super::chat::append_timing;
 use super::intake::{self, Asked, Conversation, Naming};
 use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply, probes};
+use crate::helper::{self, Length};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
 use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
-use crate::stored::{Stored, Turn};
+use crate::stored::{Keep, Turn};
 
 /// The beginning of a response's id.
 const PREFIX: &str = "resp_";
@@ -41,21 +41,38 @@ const PREFIX: &str = "resp_";
 #[derive(Debug)]
 pub(crate) struct ResponsesFormat {
     id: String,
+    frames: Arc<Frames>,
+    /// What was said before, if the response is to be kept.
+    before: Option<Arc<Before>>,
+}
+
+/// What a response's events and objects share.
+#[derive(Debug)]
+struct Frames {
     head: ResponseHead,
     /// One for each part of the answer.
     items: Box<[Place]>,
-    /// What the response is kept with, if it is to be kept: until it is.
-    kept: RefCell<Option<Kept>>,
     /// How many of the likeliest tokens are told at each place of a text, if any score is.
     logprobs: Option<u32>,
+    is_stream: bool,
 }
 
 /// What was said before a response.
 #[derive(Debug)]
-struct Kept {
-    turns: Vec<Turn>,
+struct Before {
+    turns: Box<[Turn]>,
     /// The items of its own input.
     input: Box<[StoredItem]>,
+}
+
+/// A response that can be had again. Nothing of it is written before somebody wants it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    frames: Arc<Frames>,
+    before: Arc<Before>,
+    lane: Lane,
+    progress: Progress,
+    bytes: usize,
 }
 
 /// Where a part of the answer stands among the events.
@@ -88,53 +105,72 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
 }
 
 /// `GET /v1/responses/{id}`.
-pub(crate) fn get(served: &Served, head: &Head, id: &str) -> Response {
+pub(crate) async fn get(io: &Io, head: &Head, id: &str) -> Response {
+    let Some(kept) = find(&io.served, id) else {
+        return api::error(&ApiError::response_not_found(id));
+    };
     let is_yes = |value: &str| ["true", "1"].contains(&value.to_ascii_lowercase().as_str());
-    match served.stored().get(id) {
-        // A client that waits for events would find none in an object, and say nothing of it.
-        Some(_) if probes::query(head, "stream").any(is_yes) => {
-            let why = "only responses that were made in the background can be streamed again, and \
-                       none are made so here. Leave 'stream' out to get the whole response.";
-            api::error(&ApiError::invalid_value("stream", why))
-        }
-        Some(stored) => Response::json(200, stored.body.to_vec()),
-        None => api::error(&ApiError::response_not_found(id)),
+    // A client that waits for events would find none in an object, and say nothing of it.
+    if probes::query(head, "stream").any(is_yes) {
+        let why = "only responses that were made in the background can be streamed again, and none \
+                   are made so here. Leave 'stream' out to get the whole response.";
+        return api::error(&ApiError::invalid_value("stream", why));
     }
+    let work = kept.frames.work(u64::from(kept.progress.released.get()));
+    Response::json(200, write(io, work, move || kept.object()).await)
 }
 
 /// `GET /v1/responses/{id}/input_items`.
-pub(crate) fn input_items(served: &Served, id: &str, query: Option<&str>) -> Response {
+pub(crate) async fn input_items(io: &Io, id: &str, query: Option<&str>) -> Response {
     let page = match ListQuery::parse(query.unwrap_or_default()) {
         Ok(page) => page,
         Err(error) => return api::error(&error),
     };
-    let stored = served.stored();
-    let Some(Stored { input, .. }) = stored.get(id) else {
+    let Some(kept) = find(&io.served, id) else {
         return api::error(&ApiError::response_not_found(id));
     };
-    let mut items: Vec<&StoredItem> = input.iter().collect();
-    if page.newest_first {
-        items.reverse();
-    }
+    let input = &kept.before.input;
+    let newest_first = page.newest_first;
+    let place = |at: usize| if newest_first { input.len() - 1 - at } else { at };
     let first = match page.after.as_deref() {
         None => 0,
-        Some(after) => match items.iter().position(|item| *item.id == *after) {
+        Some(after) => match (0..input.len()).find(|&at| *input[place(at)].id == *after) {
             Some(at) => at + 1,
             None => return api::error(&ApiError::item_not_found_after(after)),
         },
     };
-    let page = &items[first..items.len().min(first + page.limit)];
-    let mut body = Vec::new();
-    let has_more = first + page.len() < items.len();
-    write_list(page.iter().map(|item| (&*item.id, &*item.json)), has_more, &mut body);
-    Response::json(200, body)
+    let end = input.len().min(first + page.limit);
+    let items = move |kept: &Kept| {
+        let input = &kept.before.input;
+        let place = |at: usize| if newest_first { input.len() - 1 - at } else { at };
+        let mut body = Vec::new();
+        let page = (first..end).map(|at| &input[place(at)]);
+        let has_more = end < input.len();
+        write_list(page.map(|item| (&*item.id, &*item.json)), has_more, &mut body);
+        body
+    };
+    let bytes: usize = (first..end).map(|at| input[place(at)].json.len()).sum();
+    Response::json(200, write(io, bytes as u64, move || items(&kept)).await)
+}
+
+/// The response of that id, if it is kept.
+fn find(served: &Served, id: &str) -> Option<Arc<Kept>> {
+    served.stored().get(id)
+}
+
+/// What `body` writes: what is much work is left to a helper.
+async fn write(io: &Io, work: u64, body: impl FnOnce() -> Vec<u8> + Send + 'static) -> Vec<u8> {
+    if work <= u64::from(MOST_TOKENS_INLINE) {
+        body()
+    } else {
+        helper::run(&io.helper, Length::of_tokens(work), body).await
+    }
 }
 
 /// `POST /v1/responses/{id}/cancel`: only what is made in the background can be cancelled, and
 /// nothing is.
 pub(crate) fn cancel(served: &Served, id: &str) -> Response {
-    let is_known = served.stored().get(id).is_some();
-    api::error(&if is_known {
+    api::error(&if find(served, id).is_some() {
         ApiError::not_in_background()
     } else {
         ApiError::response_not_found(id)
@@ -143,13 +179,15 @@ pub(crate) fn cancel(served: &Served, id: &str) -> Response {
 
 /// `DELETE /v1/responses/{id}`.
 pub(crate) fn delete(served: &Served, id: &str) -> Response {
-    match served.stored().remove(id) {
-        true => {
+    // Dropped when the lock is free again.
+    let removed = served.stored().remove(id);
+    match removed {
+        Some(_) => {
             let mut body = Vec::with_capacity(96);
             llmsim_engine::wire::responses::frames::write_deleted(id, &mut body);
             Response::json(200, body)
         }
-        false => api::error(&ApiError::response_not_found(id)),
+        None => api::error(&ApiError::response_not_found(id)),
     }
 }
 
@@ -192,15 +230,19 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         (true, false) => Some(Thought::Text),
     };
     let items = items(&naming.id, &lane.output, shown);
-    let kept = request.store.then(|| Kept { turns, input: stored_items(body, &naming.id) });
+    let before = request.store.then(|| {
+        let input = stored_items(body, &naming.id);
+        Arc::new(Before { turns: turns.into(), input })
+    });
     let manner = naming.manner(request.stream);
-    let format = Format::Responses(ResponsesFormat {
-        id: naming.id,
+    let frames = Frames {
         head,
         items,
-        kept: RefCell::new(kept),
         logprobs: request.logprobs.then_some(u32::from(request.top_logprobs)),
-    });
+        is_stream: request.stream,
+    };
+    let format =
+        Format::Responses(ResponsesFormat { id: naming.id, frames: Arc::new(frames), before });
     Ok(Draft {
         answer: asked.answer(manner, [lane], format),
         chains: vec![prompt.chain],
@@ -213,21 +255,20 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
 /// All that was said before the answer, without instructions: those of an earlier response do not
 /// hold for this one.
 fn turns(served: &Served, request: &ResponsesRequest<'_>) -> Result<Vec<Turn>, ApiError> {
-    let stored = served.stored();
-    let mut turns = match request.previous.as_deref() {
-        None => Vec::new(),
-        Some(id) => match stored.get(id) {
-            Some(previous) => previous.turns.to_vec(),
-            None => return Err(ApiError::previous_response_not_found(id)),
-        },
-    };
+    let mut turns = Vec::new();
+    if let Some(id) = request.previous.as_deref() {
+        let previous = find(served, id);
+        turns = previous.ok_or_else(|| ApiError::previous_response_not_found(id))?.turns();
+    }
     for item in &request.input {
         match item {
             InputItem::Message(message) => turns.push(Turn::of(message)),
-            InputItem::Reference(reference) => match stored.item(&reference.id) {
-                Some(turn) => turns.extend(turn.cloned()),
-                None => return Err(ApiError::item_not_found(reference.at, &reference.id)),
-            },
+            InputItem::Reference(reference) => {
+                let found = served.stored().item(&reference.id);
+                let (kept, place) =
+                    found.ok_or_else(|| ApiError::item_not_found(reference.at, &reference.id))?;
+                turns.extend(kept.turn(place));
+            }
         }
     }
     Ok(turns)
@@ -262,26 +303,27 @@ fn silent(kind: &Kind) -> u32 {
 impl ResponsesFormat {
     /// The response, still empty.
     pub(crate) fn open_stream(&self, out: &mut Vec<u8>) {
-        self.head.start(out);
+        self.frames.head.start(out);
     }
 
     /// The event of one token, and what opens and closes items before it.
     pub(crate) fn token(&self, answer: &Answer, k: u32, out: &mut Vec<u8>) {
-        let output = &answer.lanes.first().output;
+        let (frames, lane) = (&*self.frames, answer.lanes.first());
+        let output = &lane.output;
         let spot = output.locate(k);
         if let Some(before) = spot.part.checked_sub(1).filter(|_| spot.token == 0) {
             let whole = output.part(before).script.len();
-            self.close_item(answer, before, whole, Status::Completed, out);
+            frames.close_item(lane, before, whole, Status::Completed, out);
         }
-        let Some(item) = &self.items[spot.part].item else { return };
+        let Some(item) = &frames.items[spot.part].item else { return };
         if spot.token == 0 {
             item.open(out);
         }
         let silent = silent(&output.part(spot.part).kind);
         if let Some(delta) = spot.token.checked_sub(silent) {
             let scores = |out: &mut Vec<u8>| {
-                if let Some(count) = self.logprobs {
-                    let token = String::from_utf8_lossy(answer.lanes.first().made().bytes(k));
+                if let Some(count) = frames.logprobs {
+                    let token = String::from_utf8_lossy(lane.made().bytes(k));
                     let likeliest = logprobs::likeliest(&token, count);
                     write_short_entry(&token, logprobs::logprob(&token), likeliest, out);
                 }
@@ -292,7 +334,7 @@ impl ResponsesFormat {
 
     /// See [`Format::work`](super::answer::Format::work).
     pub(crate) fn work(&self, released: u64) -> u64 {
-        if self.logprobs.is_some() { released * SCORED } else { released }
+        self.frames.work(released)
     }
 
     /// The number of the event that comes after so many tokens.
@@ -302,22 +344,21 @@ impl ResponsesFormat {
         let output = &answer.lanes.first().output;
         let spot = output.locate(last);
         let silent = silent(&output.part(spot.part).kind);
-        self.items[spot.part].after_deltas((spot.token + 1).saturating_sub(silent))
+        self.frames.items[spot.part].after_deltas((spot.token + 1).saturating_sub(silent))
     }
 
-    /// What closes the last item, and the whole response. It can be had again from then on, which
-    /// is before its client knows that it is complete.
+    /// What closes the last item, and the whole response.
     pub(crate) fn end_lane(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {
-        self.keep(answer, progress);
-        let output = &answer.lanes.first().output;
+        let (frames, lane) = (&*self.frames, answer.lanes.first());
+        let output = &lane.output;
         let last = output.locate(progress.released.get().saturating_sub(1)).part;
         let said = output.said_of(last, progress.released);
-        let status = status(answer, progress);
-        self.close_item(answer, last, said, status, out);
+        let status = status(lane, progress);
+        frames.close_item(lane, last, said, status, out);
         let deltas = said.get() - silent(&output.part(last).kind).min(said.get());
-        let usage = answer.usage_of(0, progress.released, progress.cached);
-        let items = |out: &mut Vec<u8>| self.output(answer, progress, out);
-        self.head.end(status, self.items[last].after(deltas), items, &usage, out);
+        let usage = lane.usage(progress.released, progress.cached);
+        let items = |out: &mut Vec<u8>| frames.output(lane, progress, out);
+        frames.head.end(status, frames.items[last].after(deltas), items, &usage, out);
     }
 
     /// The body of an answer that is not streamed.
@@ -327,50 +368,104 @@ impl ResponsesFormat {
         progress: &Lanes<Progress>,
         timing: Option<&Timing>,
     ) -> Vec<u8> {
-        self.keep(answer, progress.first());
-        let mut body = self.object(answer, progress.first());
+        let mut body = self.frames.object(answer.lanes.first(), progress.first());
         if let Some(timing) = timing {
             append_timing(timing, progress.first().released, b"}", &mut body);
         }
         body
     }
 
-    /// Keeps a finished response, once, and if the client did not ask for the contrary.
-    fn keep(&self, answer: &Answer, progress: &Progress) {
-        let Some(Kept { mut turns, input }) = self.kept.borrow_mut().take() else { return };
-        let output = &answer.lanes.first().output;
-        let mut items = Vec::new();
-        for (at, part) in output.parts().enumerate() {
-            let said = output.said_of(at, progress.released).get();
-            if said == 0 {
-                break;
-            }
-            let first = part.start.get();
-            let text: String = (first..first + said).map(|k| output.piece(k)).collect();
-            let turn = Turn { role: Role::Assistant, content: text.into() };
-            // What was thought is no part of later turns.
-            let turn = (part.kind != Kind::Reasoning).then_some(turn);
-            if let Some(item) = &self.items[at].item {
-                items.push((item.id().into(), turn.clone()));
-            }
-            turns.extend(turn);
-        }
-        let body = self.object(answer, progress);
-        let stored = Stored { body: body.into(), turns: turns.into(), items: items.into(), input };
-        answer.served.stored().keep(self.id.as_str().into(), stored);
+    /// All tokens exist. If the client did not ask for the contrary, the response can be had again
+    /// from now on, which is before its client knows that it is complete, and whatever becomes of its
+    /// stream.
+    pub(crate) fn finished(&self, answer: &Answer, progress: &Progress) {
+        let Some(before) = &self.before else { return };
+        let lane = answer.lanes.first().clone();
+        let kept = Kept::new(Arc::clone(&self.frames), Arc::clone(before), lane, *progress);
+        let gone = answer.served.stored().keep(self.id.as_str().into(), Arc::new(kept));
+        // Only now that nobody waits for the lock.
+        drop(gone);
+    }
+}
+
+impl Kept {
+    fn new(frames: Arc<Frames>, before: Arc<Before>, lane: Lane, progress: Progress) -> Self {
+        // Scripts are shared with others, or made when they are wanted: an upper bound.
+        const PER_TOKEN: usize = 8;
+        let said = PER_TOKEN * progress.released.get() as usize;
+        let bytes = frames.head.size() + before.bytes() + said + 128 * (1 + frames.items.len());
+        Self { frames, before, lane, progress, bytes }
     }
 
-    fn object(&self, answer: &Answer, progress: &Progress) -> Vec<u8> {
-        let usage = answer.usage_of(0, progress.released, progress.cached);
+    /// The object that the client got.
+    fn object(&self) -> Vec<u8> {
+        self.frames.object(&self.lane, &self.progress)
+    }
+
+    /// The conversation that ends with it.
+    fn turns(&self) -> Vec<Turn> {
+        let said = (0..self.said_parts()).filter_map(|part| self.turn(part));
+        self.before.turns.iter().cloned().chain(said).collect()
+    }
+
+    /// What a part says to later turns, if it says anything.
+    fn turn(&self, place: usize) -> Option<Turn> {
+        let output = &self.lane.output;
+        let part = output.part(place);
+        // What was thought is no part of later turns.
+        if part.kind == Kind::Reasoning {
+            return None;
+        }
+        let first = part.start.get();
+        let said = output.said_of(place, self.progress.released).get();
+        let text: String = (first..first + said).map(|k| output.piece(k)).collect();
+        Some(Turn { role: Role::Assistant, content: text.into() })
+    }
+
+    /// Parts of which something was said.
+    fn said_parts(&self) -> usize {
+        let output = &self.lane.output;
+        let said = |part: &usize| output.said_of(*part, self.progress.released) > Tokens::ZERO;
+        (0..output.part_count()).take_while(said).count()
+    }
+}
+
+impl Keep for Kept {
+    fn items(&self) -> impl Iterator<Item = (usize, &str)> {
+        let said = self.frames.items.iter().take(self.said_parts()).enumerate();
+        said.filter_map(|(at, place)| Some((at, place.item.as_ref()?.id())))
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Before {
+    /// What it takes. Turns are counted for each response that has them, though they are shared.
+    fn bytes(&self) -> usize {
+        let turns: usize = self.turns.iter().map(|turn| turn.content.len() + 32).sum();
+        let input: usize = self.input.iter().map(|item| item.id.len() + item.json.len() + 32).sum();
+        turns + input
+    }
+}
+
+impl Frames {
+    fn work(&self, released: u64) -> u64 {
+        if self.logprobs.is_some() { released * SCORED } else { released }
+    }
+
+    fn object(&self, lane: &Lane, progress: &Progress) -> Vec<u8> {
+        let usage = lane.usage(progress.released, progress.cached);
         let mut body = Vec::with_capacity(2048 + 6 * progress.released.get() as usize);
-        let items = |out: &mut Vec<u8>| self.output(answer, progress, out);
-        self.head.object(status(answer, progress), items, Some(&usage), &mut body);
+        let items = |out: &mut Vec<u8>| self.output(lane, progress, out);
+        self.head.object(status(lane, progress), items, Some(&usage), &mut body);
         body
     }
 
     /// All items of which something was said.
-    fn output(&self, answer: &Answer, progress: &Progress, out: &mut Vec<u8>) {
-        let output = &answer.lanes.first().output;
+    fn output(&self, lane: &Lane, progress: &Progress, out: &mut Vec<u8>) {
+        let output = &lane.output;
         let mut is_first = true;
         for (at, place) in self.items.iter().enumerate().take(output.part_count()) {
             let said = output.said_of(at, progress.released);
@@ -381,18 +476,18 @@ impl ResponsesFormat {
             if !std::mem::take(&mut is_first) {
                 out.push(b',');
             }
-            let status = status_of(output, at, said, status(answer, progress));
+            let status = status_of(output, at, said, status(lane, progress));
             let text = text_of(output, at, said);
-            let logprobs = |out: &mut Vec<u8>| self.scores(answer, at, said, out);
+            let logprobs = |out: &mut Vec<u8>| self.scores(lane, at, said, out);
             item.object(Some(status), Content { text: &text, logprobs: &logprobs }, out);
         }
     }
 
     /// The scores of a text as a whole. A stream has told them piece by piece, and the end of one
     /// must not hold up other streams: it does not tell them again.
-    fn scores(&self, answer: &Answer, at: usize, said: Tokens, out: &mut Vec<u8>) {
-        let Some(count) = self.logprobs.filter(|_| !answer.is_stream) else { return };
-        let made = answer.lanes.first().made();
+    fn scores(&self, lane: &Lane, at: usize, said: Tokens, out: &mut Vec<u8>) {
+        let Some(count) = self.logprobs.filter(|_| !self.is_stream) else { return };
+        let made = lane.made();
         let first = made.part(at).start.get();
         for k in first..first + said.get() {
             if k > first {
@@ -405,16 +500,9 @@ impl ResponsesFormat {
         }
     }
 
-    fn close_item(
-        &self,
-        answer: &Answer,
-        at: usize,
-        said: Tokens,
-        status: Status,
-        out: &mut Vec<u8>,
-    ) {
+    fn close_item(&self, lane: &Lane, at: usize, said: Tokens, status: Status, out: &mut Vec<u8>) {
         let Some(item) = &self.items[at].item else { return };
-        let output = &answer.lanes.first().output;
+        let output = &lane.output;
         let silent = silent(&output.part(at).kind);
         let deltas = said.get().saturating_sub(silent);
         let text = text_of(output, at, said);
@@ -439,8 +527,8 @@ fn text_of(output: &Output, at: usize, said: Tokens) -> impl Fn(&mut Vec<u8>) {
     move |out| range.clone().for_each(|k| out.extend_from_slice(output.escaped(k)))
 }
 
-fn status(answer: &Answer, progress: &Progress) -> Status {
-    match answer.lanes.first().reason(progress.finish) {
+fn status(lane: &Lane, progress: &Progress) -> Status {
+    match lane.reason(progress.finish) {
         FinishReason::Stop | FinishReason::ToolCalls => Status::Completed,
         FinishReason::Length => Status::Incomplete(Cut::MaxOutputTokens),
         FinishReason::ContentFilter => Status::Incomplete(Cut::ContentFilter),
@@ -449,21 +537,31 @@ fn status(answer: &Answer, progress: &Progress) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use llmsim_engine::sim::Finish;
+
     use super::*;
     use crate::api::answer::tests::{answer, said, thinking_talking_calling};
 
     fn response(limit: u32, turns: Option<Vec<Turn>>) -> (String, String, Arc<Served>) {
-        let output = thinking_talking_calling();
-        let format = Format::Responses(ResponsesFormat {
-            id: "resp_1".to_owned(),
-            head: ResponseHead::new("resp_1", 0, "m", b""),
-            items: items("resp_1", &output, Some(Thought::Summary)),
-            kept: RefCell::new(turns.map(|turns| Kept { turns, input: Box::default() })),
-            logprobs: None,
-        });
-        let answer = answer(output, limit, format);
+        let answer = response_of(limit, turns);
         let (stream, body) = said(&answer);
         (stream, body, answer.served)
+    }
+
+    fn response_of(limit: u32, turns: Option<Vec<Turn>>) -> Answer {
+        let output = thinking_talking_calling();
+        let before = turns.map(|turns| Before { turns: turns.into(), input: Box::default() });
+        let format = Format::Responses(ResponsesFormat {
+            id: "resp_1".to_owned(),
+            frames: Arc::new(Frames {
+                head: ResponseHead::new("resp_1", 0, "m", b""),
+                items: items("resp_1", &output, Some(Thought::Summary)),
+                logprobs: None,
+                is_stream: true,
+            }),
+            before: before.map(Arc::new),
+        });
+        answer(output, limit, format)
     }
 
     fn names(stream: &str) -> Vec<&str> {
@@ -546,12 +644,37 @@ mod tests {
     #[test]
     fn later_turns_are_told_what_was_said_and_not_what_was_thought() {
         let hello = Turn { role: Role::User, content: "Hello".into() };
-        let (_, _, served) = response(100, Some(vec![hello]));
-        let stored = served.stored();
-        let turns = &stored.get("resp_1").unwrap().turns;
+        let (_, body, served) = response(100, Some(vec![hello]));
+        // Rendered it was, as a stream and as a whole, and that kept nothing.
+        assert!(served.stored().get("resp_1").is_none());
+        let kept = finish(100, true);
+        let stored = kept.stored();
+        let response = stored.get("resp_1").unwrap();
+        assert_eq!(String::from_utf8(response.object()).unwrap(), body);
+        let turns = response.turns();
         let said: Vec<&str> = turns.iter().map(|turn| &*turn.content).collect();
         assert_eq!(said, ["Hello", "I look.", r#"weather{"city": "Oslo"}"#]);
-        assert!(stored.item("rs_1_0").is_some_and(|turn| turn.is_none()));
-        assert!(stored.item("msg_1_1").is_some_and(|turn| turn.is_some()));
+        let turn = |item: &str| {
+            let (response, place) = stored.item(item).unwrap();
+            response.turn(place)
+        };
+        assert_eq!(turn("rs_1_0"), None);
+        assert_eq!(turn("msg_1_1").as_ref(), Some(&turns[1]));
+        // Of one that was cut, what was said; and nothing, if nothing is to be kept.
+        let cut = finish(3, true);
+        assert_eq!(cut.stored().get("resp_1").unwrap().turns()[1].content.as_ref(), "I");
+        assert!(cut.stored().item("msg_1_1").is_some() && cut.stored().item("fc_1_2").is_none());
+        assert!(finish(100, false).stored().get("resp_1").is_none());
+    }
+
+    /// What is kept where a response has come to its end.
+    fn finish(limit: u32, store: bool) -> Arc<Served> {
+        let hello = Turn { role: Role::User, content: "Hello".into() };
+        let answer = response_of(limit, store.then(|| vec![hello]));
+        let released = answer.lanes.first().longest();
+        let finish = if released.get() == limit { Finish::Length } else { Finish::Stop };
+        let progress = Progress { cached: Tokens::new(4), released, finish: Some(finish) };
+        answer.format.finished(&answer, &progress);
+        answer.served
     }
 }

@@ -157,6 +157,22 @@ fn a_response_can_be_had_again_continued_and_deleted() {
 }
 
 #[test]
+fn a_response_that_was_made_can_be_had_whole_though_its_stream_broke_off() {
+    let server = fixture::start();
+    let headers = "Host: h\r\nX-Llmsim-Fault: truncated_event after=2";
+    let body = r#"{"model":"instant","input":"Hello","stream":true}"#;
+    let mut client = Client::new(&server);
+    client.send(post("/v1/responses", body).replace("Host: h", headers));
+    assert_eq!(client.head().0, 200);
+    let created = String::from_utf8(client.chunk().unwrap()).unwrap();
+    let (_, id) = created.split_once("\"id\":\"").unwrap();
+    let (id, _) = id.split_once('"').unwrap();
+    let kept = Client::new(&server).get(&format!("/v1/responses/{id}"));
+    assert_eq!(kept.status, 200, "{}", kept.text());
+    has(&kept, &format!(r#""text":"{DEFAULT_TEXT}""#));
+}
+
+#[test]
 fn what_is_streamed_is_kept_unless_the_client_forbids_it() {
     let server = fixture::start();
     let mut client = Client::new(&server);

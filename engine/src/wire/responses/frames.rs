@@ -131,6 +131,11 @@ impl ResponseHead {
         Self { before_status: out.into(), echo: echo.into() }
     }
 
+    /// Bytes of an object without its output.
+    pub fn size(&self) -> usize {
+        self.before_status.len() + self.echo.len()
+    }
+
     /// Appends the first two events.
     pub fn start(&self, out: &mut Vec<u8>) {
         for (sequence, kind) in [(0, "response.created"), (1, "response.in_progress")] {
