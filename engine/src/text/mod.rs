@@ -12,6 +12,7 @@
 mod boundary;
 pub mod embedding;
 mod fold;
+mod growth;
 pub mod logprobs;
 pub mod matcher;
 pub mod model_tokenizer;

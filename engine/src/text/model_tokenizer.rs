@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokenizers::{ModelWrapper, PostProcessorWrapper};
 
 use super::synthetic::Filler;
-use super::{token_ids, tokenizer};
+use super::{growth, token_ids, tokenizer};
 use crate::seed::Seed;
 use crate::units::Tokens;
 
@@ -90,7 +90,7 @@ pub fn catches_panics() -> bool {
 /// What the foreign library does, whose panic on a file or a text that it is not made for is no
 /// mistake of ours; `None` if it panics. It only reads what it is called with, so nothing half done
 /// remains.
-fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let outer = GUARDED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(outer);
@@ -168,6 +168,8 @@ impl ModelTokenizer {
     }
 
     fn read(json: &[u8]) -> Result<Self, String> {
+        // A byte order mark, as editors on Windows leave it, says nothing.
+        let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
         let mut inner = tokenizers::Tokenizer::from_bytes(json)
             .map_err(|why| format!("not a tokenizer.json of Hugging Face's `tokenizers`: {why}"))?;
         // Padding, truncation and what is put around a text are for those who run models. Without
@@ -184,6 +186,7 @@ impl ModelTokenizer {
                     .to_owned(),
             );
         }
+        growth::check(&inner)?;
         for sample in ["Hello, world! 12\n\tZß你😀", "\u{1}\u{7f}\u{fffd}"] {
             inner.encode_fast(sample, false).map_err(|why| {
                 format!(

@@ -286,6 +286,43 @@ fn what_is_wrong_with_a_tokenizer_is_told_with_its_place() {
         let hostile = small(WORD_LEVEL, normalizer, decoder);
         check("{ file: t.json }", &hostile, &["conf/t.json: not a tokenizer.json", "panics"]);
     }
+    // What would make a million letters of one, and then a million of each of those.
+    let grow = r#"{"type": "Replace", "pattern": {"Regex": "."}, "content": "aaaaaaaaaa"}"#;
+    let grows = format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, [grow; 12].join(","));
+    let grows_back = format!(r#"{{"type": "Sequence", "decoders": [{}]}}"#, [grow; 12].join(","));
+    let nested = format!(r#"{{"type": "Sequence", "normalizers": [{grows}, {grows}]}}"#);
+    for (normalizer, decoder, part) in [
+        (&*grows, "null", "its normalizer makes"),
+        (&*nested, "null", "its normalizer makes"),
+        ("null", &*grows_back, "its decoder makes"),
+    ] {
+        let hostile = small(WORD_LEVEL, normalizer, decoder);
+        let limit = "a text may become 16 times as long, and no longer";
+        check("{ file: t.json }", &hostile, &["conf/t.json: ", part, limit]);
+    }
+    let bytes = r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}"#;
+    let cutters =
+        format!(r#"{{"type": "Sequence", "pretokenizers": [{}]}}"#, [bytes; 60].join(","));
+    let hostile = small(WORD_LEVEL, "null", "null")
+        .replace(r#""pre_tokenizer": null"#, &format!(r#""pre_tokenizer": {cutters}"#));
+    check("{ file: t.json }", &hostile, &["its pre_tokenizer makes"]);
+    let long = grow.replace("aaaaaaaaaa", &"a".repeat(257));
+    let hostile = small(WORD_LEVEL, &long, "null");
+    check("{ file: t.json }", &hostile, &["puts in a text of 257 bytes; the most are 256"]);
+    let steps = format!(
+        r#"{{"type": "Sequence", "normalizers": [{}]}}"#,
+        ["{\"type\": \"NFC\"}"; 129].join(",")
+    );
+    let hostile = small(WORD_LEVEL, &steps, "null");
+    check("{ file: t.json }", &hostile, &["its normalizer has 129 steps; the most are 128"]);
+}
+
+#[test]
+fn a_byte_order_mark_says_nothing() {
+    let plain = small(WORD_LEVEL, "null", "null");
+    let marked = format!("\u{feff}{plain}");
+    let read = |json: &str| ModelTokenizer::from_json(json.as_bytes()).expect("well-formed");
+    assert_eq!(read(&marked), read(&plain));
 }
 
 const WORD_LEVEL: &str =
