@@ -4,7 +4,7 @@
 //! wrong with them is told with its place. A rule is a text of words or a mapping of them. The
 //! invariant: a rule that names a model or a GPU names one that there is.
 
-use crate::faults::{self, BadWord, Fault, GpuName, Rule, Settings, Word};
+use crate::faults::{self, BadWord, Fault, GpuAt, GpuName, MOST_RULES, Rule, Settings, Word};
 use crate::sim::EngineSpec;
 
 use super::problem::{Hint, Report, nearest};
@@ -49,7 +49,16 @@ impl Faults {
 
     /// Checks the names in it.
     pub(super) fn resolve(self, models: &[ModelSpec], report: &mut Report<'_>) -> Settings {
-        for rule in &self.rules {
+        if let Some(rule) = self.rules.get(MOST_RULES) {
+            let message = format!("more than {MOST_RULES} rules");
+            report.add(
+                rule.at,
+                &rule.path,
+                message,
+                Hint::new("every request looks at all of them"),
+            );
+        }
+        for rule in self.rules.iter().take(MOST_RULES) {
             check_names(rule, models, report);
         }
         Settings {
@@ -252,13 +261,12 @@ fn check_names(rule: &Placed<Rule>, models: &[ModelSpec], report: &mut Report<'_
     }
 }
 
-/// Whether the model or the GPU that a rule names is there.
+/// Whether the model or the GPU that a rule names is there, and has what the rule takes from it.
 ///
 /// # Errors
 /// What is not, and what there is.
 fn names_something(rule: &Rule, models: &[ModelSpec]) -> Result<(), (String, Option<String>)> {
     let names = || models.iter().map(|model| model.name.as_str());
-    let has_gpus = |model: &&ModelSpec| model.engine != EngineSpec::Instant;
     if let Some(wanted) = &rule.when.model
         && !names().any(|name| fits(wanted, name))
     {
@@ -267,35 +275,46 @@ fn names_something(rule: &Rule, models: &[ModelSpec]) -> Result<(), (String, Opt
         let hint = near.or_else(|| Some(format!("there are: {}", all.join(", "))));
         return Err((format!("there is no model `{wanted}`"), hint));
     }
-    if !matches!(rule.fault, Fault::Engine(_)) {
+    let Fault::Engine(what) = rule.fault else { return Ok(()) };
+    let (gpus, kind) = (gpus(models), rule.fault.kind());
+    let befallen = || {
+        let named = gpus.iter().enumerate().filter(|(number, gpu)| rule.befalls(*number, gpu));
+        named.map(|(_, gpu)| gpu)
+    };
+    if befallen().any(|gpu| gpu.feels(what)) {
         return Ok(());
     }
-    let gpus: usize =
-        models.iter().filter(has_gpus).map(|model| usize::from(model.replicas.max(1))).sum();
-    let hint = || match gpus {
-        0 => Some("models with `engine: instant` have none to disturb".to_owned()),
-        1 => Some("there is one: gpu=0".to_owned()),
-        many => Some(format!("there are {many}: gpu=0 to gpu={}", many - 1)),
-    };
-    let is_there = match &rule.when.gpu {
-        None => models
-            .iter()
-            .filter(has_gpus)
-            .any(|model| rule.when.model.as_ref().is_none_or(|wanted| fits(wanted, &model.name))),
-        Some(GpuName::Number(number)) => (*number as usize) < gpus,
-        Some(GpuName::Of(name, replica)) => models
-            .iter()
-            .filter(has_gpus)
-            .any(|model| model.name == *name && *replica < u32::from(model.replicas.max(1))),
-    };
+    if let Some(gpu) = befallen().next() {
+        let hint = "models with `engine: fixed_rate` have no cache and no batch";
+        return Err((format!("`{kind}` does nothing to `{}`", gpu.model), Some(hint.to_owned())));
+    }
     let named = match &rule.when.gpu {
         Some(GpuName::Number(number)) => format!("there is no simulated GPU {number}"),
         Some(GpuName::Of(model, replica)) => {
             format!("there is no simulated GPU `{model}/{replica}`")
         }
-        None => format!("`{}` has no simulated GPU to befall", rule.fault.kind()),
+        None => format!("`{kind}` has no simulated GPU to befall"),
     };
-    if is_there { Ok(()) } else { Err((named, hint())) }
+    let hint = match gpus.len() {
+        0 => "models with `engine: instant` have none to disturb".to_owned(),
+        1 => "there is one: gpu=0".to_owned(),
+        many => format!("there are {many}: gpu=0 to gpu={}", many - 1),
+    };
+    Err((named, Some(hint)))
+}
+
+/// The simulated GPUs with a timeline of their own, in the order in which rules number them.
+pub fn gpus(models: &[ModelSpec]) -> Vec<GpuAt<'_>> {
+    let of = |model| {
+        let ModelSpec { name, engine, replicas, .. }: &ModelSpec = model;
+        let has_batch = matches!(engine, EngineSpec::Scheduler(_));
+        let replicas = match engine {
+            EngineSpec::Instant => 0,
+            EngineSpec::FixedRate(_) | EngineSpec::Scheduler(_) => u32::from((*replicas).max(1)),
+        };
+        (0..replicas).map(move |replica| GpuAt { model: name, replica, has_batch })
+    };
+    models.iter().flat_map(of).collect()
 }
 
 fn fits(pattern: &str, value: &str) -> bool {

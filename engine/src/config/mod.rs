@@ -22,6 +22,7 @@ mod tokenizer;
 mod tree;
 mod value;
 
+pub use faults::gpus;
 pub use fitted::{with_constants, with_step_residual};
 pub use problem::{Problem, Problems};
 pub use resolve::{Basis, BlocksFrom, Memory, ModelSpec};

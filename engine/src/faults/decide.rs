@@ -103,16 +103,26 @@ fn count<K: Eq + Hash>(map: &mut LookupMap<K, u64>, key: K, most: usize) -> u64 
     }
 }
 
-/// Which of `rules` hit a request: of those at one stage the first, and every rate limit.
-pub fn decide<'a>(
+/// Those of `rules` that may hit a request: all holds of them that is not counted or drawn. This is
+/// where texts are searched, so that [`decide`] never is long: whoever shares its tallies with others
+/// locks them only then.
+pub fn candidates<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
+    asked: &Asked<'_>,
+) -> Vec<&'a Rule> {
+    rules.into_iter().filter(|rule| matches(&rule.when, asked)).collect()
+}
+
+/// Which of the [`candidates`] hit a request: of those at one stage the first, and every rate limit.
+pub fn decide<'a>(
+    candidates: &[&'a Rule],
     seed: u64,
     tallies: &mut Tallies,
     asked: &Asked<'_>,
 ) -> Decision<'a> {
     let mut decision = Decision::default();
     let mut attempt = None;
-    for rule in rules {
+    for &rule in candidates {
         let is_limit = matches!(rule.fault, Fault::RateLimit { .. });
         let is_open = match rule.fault.stage() {
             Stage::Before => is_limit || decision.before.is_none(),
@@ -121,7 +131,7 @@ pub fn decide<'a>(
             }
             Stage::Engine => false,
         };
-        if !is_open || !hits(rule, seed, tallies, &mut attempt, asked) {
+        if !is_open || !hits(rule, seed, tallies, &mut attempt, asked.content) {
             continue;
         }
         match rule.fault.stage() {
@@ -143,23 +153,20 @@ pub fn is_ready<'a>(rules: impl IntoIterator<Item = &'a Rule>, at: SimTime) -> R
     unready.map_or(Ok(()), Err)
 }
 
-/// `attempt`: which time this request came, once somebody has asked.
+/// Whether a candidate hits. `attempt`: which time this request came, once somebody has asked.
 fn hits(
     rule: &Rule,
     seed: u64,
     tallies: &mut Tallies,
     attempt: &mut Option<u64>,
-    asked: &Asked<'_>,
+    content: u64,
 ) -> bool {
     let when = &rule.when;
-    if !matches(when, asked) {
-        return false;
-    }
     let counts_requests = when.first.is_some() && when.per != Some(Per::Rule)
         || when.every.is_some() && when.per == Some(Per::Request);
     let counts_arrivals = when.every.is_some() && when.per != Some(Per::Request)
         || when.first.is_some() && when.per == Some(Per::Rule);
-    let again = if counts_requests { tallies.request(rule.id, asked.content) } else { 1 };
+    let again = if counts_requests { tallies.request(rule.id, content) } else { 1 };
     let arrival = if counts_arrivals { tallies.arrival(rule.id) } else { 1 };
     let count = |usual: Per| match when.per.unwrap_or(usual) {
         Per::Request => again,
@@ -168,10 +175,10 @@ fn hits(
     let is_first = when.first.is_none_or(|first| count(Per::Request) <= u64::from(first));
     let is_nth = when.every.is_none_or(|every| count(Per::Rule).is_multiple_of(u64::from(every)));
     let is_drawn = when.probability.is_none_or(|probability| {
-        let attempt = *attempt.get_or_insert_with(|| tallies.content(asked.content));
+        let attempt = *attempt.get_or_insert_with(|| tallies.content(content));
         let drawn = Seed::new(seed)
             .with(&rule.id.to_le_bytes())
-            .with(&asked.content.to_le_bytes())
+            .with(&content.to_le_bytes())
             .with(&attempt.to_le_bytes());
         drawn.below(1_000_000) < u64::from(probability)
     });
@@ -245,6 +252,15 @@ impl Rule {
 mod tests {
     use super::super::parse;
     use super::*;
+
+    fn decide<'a>(
+        rules: &'a [Rule],
+        seed: u64,
+        tallies: &mut Tallies,
+        asked: &Asked<'_>,
+    ) -> Decision<'a> {
+        super::decide(&candidates(rules, asked), seed, tallies, asked)
+    }
 
     fn asked<'a>(content: u64, header: &'a dyn Fn(&str) -> Option<&'a str>) -> Asked<'a> {
         Asked {

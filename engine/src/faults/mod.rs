@@ -19,7 +19,7 @@ mod read;
 mod timeline;
 mod words;
 
-pub use self::decide::{Asked, Decision, Tallies, content_of, decide, is_ready};
+pub use self::decide::{Asked, Decision, Tallies, candidates, content_of, decide, is_ready};
 pub use self::fault::{
     Body, End, Fault, GpuName, Per, Rule, Stage, Status, Style, Unready, Wait, When,
 };
@@ -40,6 +40,9 @@ pub struct Settings {
     /// In order: of two that hit one request at the same stage, the first counts.
     pub rules: Vec<Rule>,
 }
+
+/// The most rules of a plan: every request looks at all of them. Ten times what a plan by hand has.
+pub const MOST_RULES: usize = 1_000;
 
 impl Settings {
     /// Adds what another source says; its own seed and switches win where they are set.

@@ -18,7 +18,12 @@ use crate::units::SimSpan;
 pub fn parse(text: &str) -> Result<Vec<Rule>, BadWord> {
     let mut before = 0;
     let mut rules = Vec::new();
-    for words in split(text)? {
+    let split = split(text)?;
+    if split.len() > MOST_OF_ONE {
+        let message = format!("one text has {} rules; the most are {MOST_OF_ONE}", split.len());
+        return Err(BadWord::whole(message).hint("put them into a plan"));
+    }
+    for words in split {
         let rule = read(&words)
             .map_err(|bad| BadWord { word: bad.word.map(|word| word + before), ..bad })?;
         before += words.len();
@@ -27,11 +32,21 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, BadWord> {
     Ok(rules)
 }
 
+/// The most rules in one text: what a request asks for itself.
+const MOST_OF_ONE: usize = 32;
+
+/// The most words of a rule: all that there are, and a few headers.
+const MOST_WORDS: usize = 64;
+
 /// The rule that these words make.
 ///
 /// # Errors
 /// The first word that is wrong, or what is missing.
 pub fn read(words: &[Word]) -> Result<Rule, BadWord> {
+    if words.len() > MOST_WORDS {
+        let message = format!("a rule has {} words; the most are {MOST_WORDS}", words.len());
+        return Err(BadWord::at(MOST_WORDS, message).hint("make several rules of it"));
+    }
     let said: Vec<String> = words.iter().map(Word::to_string).collect();
     let text = said.join(" ");
     let mut reader = Reader { words, taken: vec![false; words.len()] };
@@ -143,6 +158,10 @@ impl<'a> Reader<'a> {
         for at in 0..self.words.len() {
             let Some(name) = self.words[at].key.strip_prefix("header.") else { continue };
             let name = name.to_ascii_lowercase();
+            if !is_header_name(&name) {
+                let message = format!("no header can be called `{name}`");
+                return Err(BadWord::at(at, message).hint("write header.NAME=VALUE"));
+            }
             let value = self.words[at].value.clone().unwrap_or_default();
             self.taken[at] = true;
             headers.push((name, value));
@@ -445,6 +464,19 @@ impl<'a> Reader<'a> {
         if when.stream == Some(false) && fault.stage() == Stage::Stream && !fault.fits_a_body() {
             return complain("stream", format!("`{kind}` is about the events of a stream"));
         }
+        if when.lasts == Some(SimSpan::ZERO) {
+            return complain("for", "for no time at all a rule hits nothing".to_owned());
+        }
+        if let Some(path) = &when.path {
+            if !path.starts_with('/') && path != "*" {
+                let message = format!("no path begins as `{path}` does: all begin with `/`");
+                return complain("path", message);
+            }
+            if path.starts_with("/admin/") {
+                let message = format!("no rule hits `{path}`, where faults are taken back");
+                return complain("path", message);
+            }
+        }
         if when.per.is_some() && when.first.is_none() && when.every.is_none() {
             return complain("per", "`per` says what `first` or `every` counts".to_owned());
         }
@@ -455,6 +487,12 @@ impl<'a> Reader<'a> {
 /// The key without what belongs to it: `header` of `header.x-tenant`.
 fn base(key: &str) -> &str {
     if key.starts_with("header.") { "header" } else { key }
+}
+
+/// Whether it is a token of RFC 9110, as the names of headers are.
+fn is_header_name(name: &str) -> bool {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_fit)
 }
 
 /// A time: `2s`, `250ms`, `50us`, `1m`, `1h`; a bare number is in seconds.
@@ -546,11 +584,29 @@ mod tests {
             ("status=429 retry_after=1s retry_after_ms=1ms", Some(2), "told twice"),
             ("error_event=anthropic", Some(0), "one of `openai`, `vllm`"),
             ("slow=fast", Some(0), "must be a factor"),
+            // What could never hit.
+            ("close header.=x", Some(1), "no header can be called ``"),
+            ("close header.x:y=z", Some(1), "no header can be called `x:y`"),
+            ("close for=0s", Some(1), "for no time at all"),
+            ("shrink=50% for=0s", Some(1), "for no time at all"),
+            ("close path=v1/models", Some(1), "all begin with `/`"),
+            ("close path=/admin/faults", Some(1), "where faults are taken back"),
         ] {
             let bad = parse(text).expect_err(text);
             assert_eq!(bad.word, word, "{text}: {bad}");
             assert!(bad.message.contains(message), "{text}: {bad}");
         }
+    }
+
+    #[test]
+    fn a_request_and_a_rule_have_so_many_words_at_most() {
+        assert_eq!(parse(&"close; ".repeat(MOST_OF_ONE)).unwrap().len(), MOST_OF_ONE);
+        let bad = parse(&"close; ".repeat(MOST_OF_ONE + 1)).unwrap_err();
+        assert_eq!(bad.message, "one text has 33 rules; the most are 32");
+        let headers = |count| (0..count).map(|at| format!(" header.x{at}=1")).collect::<String>();
+        assert_eq!(one(&format!("close{}", headers(63))).when.headers.len(), 63);
+        let bad = parse(&format!("close{}", headers(64))).unwrap_err();
+        assert_eq!(bad.message, "a rule has 65 words; the most are 64");
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct GpuAt<'a> {
     pub model: &'a str,
     /// Which replica of it, from 0.
     pub replica: u32,
+    /// Whether it has a batch and a cache, as a scheduler has: without them there is nothing to be
+    /// preempted or to shrink.
+    pub has_batch: bool,
 }
 
 /// A disturbance and its instant.
@@ -34,7 +37,9 @@ pub fn disturbances(rules: &[Rule], gpus: &[GpuAt<'_>], origin: SimTime) -> Vec<
         let own: Vec<(&Rule, Disturbance)> = rules
             .iter()
             .filter_map(|rule| match rule.fault {
-                Fault::Engine(what) if befalls(rule, number, gpu) => Some((rule, what)),
+                Fault::Engine(what) if rule.befalls(number, gpu) && gpu.feels(what) => {
+                    Some((rule, what))
+                }
                 _ => None,
             })
             .collect();
@@ -43,14 +48,29 @@ pub fn disturbances(rules: &[Rule], gpus: &[GpuAt<'_>], origin: SimTime) -> Vec<
     gpus.iter().enumerate().map(of).collect()
 }
 
-fn befalls(rule: &Rule, number: usize, gpu: &GpuAt<'_>) -> bool {
-    let is_model = rule.when.model.as_ref().is_none_or(|model| fits(model, gpu.model));
-    is_model
-        && match &rule.when.gpu {
-            None => true,
-            Some(GpuName::Number(wanted)) => *wanted as usize == number,
-            Some(GpuName::Of(model, replica)) => model == gpu.model && *replica == gpu.replica,
+impl Rule {
+    /// Whether it names this GPU, the `number`th of all that have a timeline.
+    pub(crate) fn befalls(&self, number: usize, gpu: &GpuAt<'_>) -> bool {
+        let is_model = self.when.model.as_ref().is_none_or(|model| fits(model, gpu.model));
+        is_model
+            && match &self.when.gpu {
+                None => true,
+                Some(GpuName::Number(wanted)) => *wanted as usize == number,
+                Some(GpuName::Of(model, replica)) => model == gpu.model && *replica == gpu.replica,
+            }
+    }
+}
+
+impl GpuAt<'_> {
+    /// Whether a disturbance does anything to it.
+    pub(crate) fn feels(&self, what: Disturbance) -> bool {
+        match what {
+            Disturbance::Shrink { .. } | Disturbance::Preempt { .. } => self.has_batch,
+            Disturbance::Slow { .. } | Disturbance::Pause { .. } | Disturbance::Crash { .. } => {
+                true
+            }
         }
+    }
 }
 
 fn one_gpu(rules: &[(&Rule, Disturbance)], origin: SimTime) -> Vec<Timed> {
@@ -186,9 +206,9 @@ mod tests {
     use super::*;
 
     const GPUS: [GpuAt<'_>; 3] = [
-        GpuAt { model: "a", replica: 0 },
-        GpuAt { model: "a", replica: 1 },
-        GpuAt { model: "b", replica: 0 },
+        GpuAt { model: "a", replica: 0, has_batch: true },
+        GpuAt { model: "a", replica: 1, has_batch: true },
+        GpuAt { model: "b", replica: 0, has_batch: true },
     ];
 
     fn told(text: &str) -> Vec<String> {
@@ -217,6 +237,17 @@ mod tests {
         assert_eq!(told("pause=1s gpu=a/1"), ["gpu1 0ms pause 1000ms"]);
         assert_eq!(told("preempt=4 model=a"), ["gpu0 0ms preempt 4", "gpu1 0ms preempt 4"]);
         assert_eq!(told("pause=1s").len(), 3);
+    }
+
+    #[test]
+    fn what_has_no_batch_is_not_preempted_and_has_no_cache_to_shrink() {
+        let solo = [GpuAt { has_batch: false, ..GPUS[0] }];
+        let count = |text: &str| {
+            let rules = parse(text).unwrap();
+            disturbances(&rules, &solo, SimTime::ZERO).iter().map(Vec::len).sum::<usize>()
+        };
+        assert_eq!(count("shrink=50% for=1s; preempt; preempt=2 model=a"), 0);
+        assert_eq!(count("slow=2; pause=1s; crash=1s"), 3);
     }
 
     #[test]

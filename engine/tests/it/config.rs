@@ -684,6 +684,16 @@ models:
                 "must be at most 18446744073709551615, but is far larger",
             ),
             ("faults:\n  seed: -1\n  rules: [close]\n", "must be at least 0, but is -1"),
+            // `fixed_rate` has neither a cache nor a batch.
+            (
+                "faults:\n  - shrink=50% for=1s\n",
+                "models.yml:12:5: faults[0]: `shrink` does nothing to `org/paced`",
+            ),
+            ("faults:\n  - preempt gpu=1\n", "`preempt` does nothing to `org/paced`"),
+            (
+                &format!("faults:\n{}", "  - close p=0.5\n".repeat(1_001)),
+                "models.yml:1012:5: faults[1000]: more than 1000 rules",
+            ),
         ] {
             let problems = load(faults).expect_err(faults);
             assert!(problems.contains(told), "{faults}\n{problems}");

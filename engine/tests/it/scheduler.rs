@@ -146,7 +146,7 @@ impl Case {
             "fault" => {
                 let words: Vec<&str> = words.collect();
                 let rules = faults::parse(&words.join(" ")).map_err(|bad| bad.to_string())?;
-                let gpu = GpuAt { model: "", replica: 0 };
+                let gpu = GpuAt { model: "", replica: 0, has_batch: true };
                 self.pending.extend(faults::disturbances(&rules, &[gpu], at).remove(0));
                 self.pending.sort_by_key(|timed| timed.at);
             }

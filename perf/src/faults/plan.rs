@@ -195,7 +195,8 @@ impl Plan {
             at: SimTime::ZERO,
         };
         let Settings { rules, seed, .. } = &self.settings;
-        let decision = faults::decide(rules, *seed, &mut self.tallies, &asked);
+        let candidates = faults::candidates(rules, &asked);
+        let decision = faults::decide(&candidates, *seed, &mut self.tallies, &asked);
         let place = |rule: &Rule| {
             let place = rules.iter().position(|other| other.id == rule.id);
             place.expect("a decision is made of the plan's own rules")

@@ -22,12 +22,15 @@ pub(crate) mod tokens;
 pub(crate) mod ui;
 mod words;
 
+use std::sync::Arc;
+
 use http::{Method, header};
 use llmsim_engine::faults::Unready;
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 
 use crate::args::ApiKeys;
 use crate::faults::admin;
+use crate::helper::{self, Length};
 use crate::http::head::{self, BadHead, Head, MAX_HEAD};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -318,7 +321,12 @@ pub(crate) async fn answer(
         Route::ResetSummary => metrics::reset(io).await,
         Route::Faults if !io.served.has_admin => error(&ApiError::unknown_url(method, path)),
         Route::Faults => {
-            match admin::answer(&io.served.faults, &head.method, &body, io.clock.now()) {
+            // A plan is read, compiled and told by a helper, whatever its length.
+            let length = Length::of_bytes(body.len());
+            let (faults, clock) = (Arc::clone(&io.served.faults), io.clock);
+            let method = head.method.clone();
+            let work = move || admin::answer(&faults, &method, &body, clock.now());
+            match helper::run(&io.helper, length, work).await {
                 Ok((response, changed)) => {
                     if let Some(timelines) = changed {
                         io.disturb(timelines);

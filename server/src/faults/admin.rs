@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use http::Method;
 use llmsim_engine::config::{self, Source};
-use llmsim_engine::faults::{Settings, Timed};
+use llmsim_engine::faults::{MOST_RULES, Settings, Timed};
 use llmsim_engine::observe::summary;
 use llmsim_engine::sim::Disturbance;
 use llmsim_engine::units::SimTime;
@@ -19,7 +19,7 @@ use crate::http::response::Response;
 /// The methods of the route.
 pub(crate) const ALLOW: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
-/// Does what is asked, and tells what is in force then; and what is to befall each simulated GPU
+/// Does what is asked, which may take long, and tells what is in force then; and what is to befall each simulated GPU
 /// from now on, if that has changed.
 ///
 /// # Errors
@@ -32,7 +32,16 @@ pub(crate) fn answer(
 ) -> Result<(Response, Option<Timelines>), ApiError> {
     let changed = match *method {
         Method::PUT => Some(faults.replace(read(faults, body)?, now)),
-        Method::POST => Some(faults.add(read(faults, body)?, now)),
+        Method::POST => {
+            let added = faults.add(read(faults, body)?, now);
+            Some(added.map_err(|all| {
+                let why = format!(
+                    "with those in force there would be {all} rules; the most are {MOST_RULES}. PUT \
+                     a whole plan instead, or DELETE the one in force first."
+                );
+                ApiError::invalid_value("body", &why)
+            })?)
+        }
         Method::DELETE => {
             // Who may ask stays as it was configured.
             let plan = faults.plan();

@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use http::header;
-use llmsim_engine::config::ModelSpec;
+use llmsim_engine::config::{ModelSpec, gpus};
 use llmsim_engine::faults::{
-    self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, Remaining, Rule, Settings,
-    Stage, Tallies, Timed, Unready,
+    self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, MOST_RULES, Remaining, Rule,
+    Settings, Stage, Tallies, Timed, Unready,
 };
 use llmsim_engine::seed::Seed;
-use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
 
@@ -52,7 +51,17 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// When it began: times of rules count from here.
     pub(crate) since: SimTime,
+    /// Rules and headers that a request is compared with.
+    compared: usize,
+    /// Rules that search its text.
+    searched: usize,
 }
+
+/// The longest body that is looked into on an I/O thread.
+const LONGEST_INLINE: usize = 32 * 1024;
+
+/// The most [work](Plan::work) that is done there: a quarter of a millisecond at a nanosecond each.
+const MOST_WORK_INLINE: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -74,7 +83,7 @@ pub(crate) struct Verdict {
 
 impl Faults {
     pub(crate) fn new(settings: Settings, models: Vec<ModelSpec>) -> Self {
-        let plan = Arc::new(Plan { settings, since: SimTime::ZERO });
+        let plan = Arc::new(Plan::new(settings, SimTime::ZERO));
         Self {
             asks: AtomicBool::new(plan.asks()),
             plan: RwLock::new(plan),
@@ -99,30 +108,45 @@ impl Faults {
     /// simulated GPU from now on, beginning with the end of what befell it before.
     pub(crate) fn replace(&self, settings: Settings, now: SimTime) -> Timelines {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = Arc::new(Plan { settings, since: now });
+        let plan = Arc::new(Plan::new(settings, now));
         let disturbances = self.disturbances(&plan);
-        *self.counts() = Counts::default();
-        self.asks.store(plan.asks(), Ordering::Relaxed);
-        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
+        // What was counted may be megabytes: dropped when nobody waits for the lock.
+        let counted = std::mem::take(&mut *self.counts());
+        drop(counted);
+        self.put_in_force(plan);
         disturbances
     }
 
     /// Adds rules to the plan in force; their times count from now. What was counted stays.
-    pub(crate) fn add(&self, more: Settings, now: SimTime) -> Timelines {
+    ///
+    /// # Errors
+    /// With those of the plan they are too many: so many.
+    pub(crate) fn add(&self, mut more: Settings, now: SimTime) -> Result<Timelines, usize> {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = self.plan();
         let mut settings = plan.settings.clone();
         let since = now.saturating_since(plan.since);
-        let mut more = more;
         for rule in &mut more.rules {
             rule.when.at += since;
         }
         settings.merge(more);
-        let plan = Arc::new(Plan { settings, since: plan.since });
+        if settings.rules.len() > MOST_RULES {
+            return Err(settings.rules.len());
+        }
+        let plan = Arc::new(Plan::new(settings, plan.since));
         let disturbances = self.disturbances(&plan);
+        self.put_in_force(plan);
+        Ok(disturbances.into_iter().map(|all| admin::from_now_on(all, now)).collect())
+    }
+
+    fn put_in_force(&self, plan: Arc<Plan>) {
         self.asks.store(plan.asks(), Ordering::Relaxed);
-        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
-        disturbances.into_iter().map(|all| admin::from_now_on(all, now)).collect()
+        let before = {
+            let mut in_force = self.plan.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *in_force, plan)
+        };
+        // Not under the lock.
+        drop(before);
     }
 
     /// What befalls each simulated GPU with a timeline, in the order of the configuration.
@@ -148,8 +172,13 @@ impl Faults {
         self.asks.load(Ordering::Relaxed) || head.headers.contains_key(faults::HEADER)
     }
 
-    /// What befalls a request that something may befall. It reads the body, so a long one is for a
-    /// helper thread.
+    /// Whether what befalls a request with so long a body is found at once.
+    pub(crate) fn is_quick(&self, body: usize) -> bool {
+        body <= LONGEST_INLINE && self.plan().work(body) <= MOST_WORK_INLINE
+    }
+
+    /// What befalls a request that something may befall. It reads the body and goes through all rules:
+    /// if that is not [quick](Self::is_quick), it is for a helper thread.
     ///
     /// # Errors
     /// It asks for a fault of its own in words that are not understood.
@@ -199,8 +228,12 @@ impl Faults {
             at: plan.at(now),
         };
         // What a request asks for itself goes before what is planned.
+        let candidates = faults::candidates(rules(), &asked);
+        if candidates.is_empty() {
+            return Ok(None);
+        }
         let decision =
-            faults::decide(rules(), plan.settings.seed, &mut self.counts().tallies, &asked);
+            faults::decide(&candidates, plan.settings.seed, &mut self.counts().tallies, &asked);
         if decision.is_empty() {
             return Ok(None);
         }
@@ -264,6 +297,20 @@ impl Verdict {
 }
 
 impl Plan {
+    fn new(settings: Settings, since: SimTime) -> Self {
+        let rules = &settings.rules;
+        let compared = rules.iter().map(|rule| 1 + rule.when.headers.len()).sum();
+        let searched = rules.iter().filter(|rule| rule.when.contains.is_some()).count();
+        Self { settings, since, compared, searched }
+    }
+
+    /// What all rules together look at for a request: bytes of text, and a few for whatever else is
+    /// compared.
+    fn work(&self, body: usize) -> usize {
+        const PER_COMPARISON: usize = 16;
+        self.compared * PER_COMPARISON + self.searched * body
+    }
+
     /// Whether requests have to be asked about.
     fn asks(&self) -> bool {
         let rules = &self.settings.rules;
@@ -296,20 +343,9 @@ fn read_own(words: &str, place: &str) -> Result<Vec<Rule>, ApiError> {
     }
 }
 
-/// The simulated GPUs with a timeline of their own, in the order in which seats are made for them.
-fn gpus(models: &[ModelSpec]) -> Vec<GpuAt<'_>> {
-    let timed = models.iter().filter(|model| model.engine != EngineSpec::Instant);
-    timed
-        .flat_map(|model| {
-            (0..u32::from(model.replicas.max(1)))
-                .map(|replica| GpuAt { model: &model.name, replica })
-        })
-        .collect()
-}
-
 /// A simulated GPU, as the log names it.
 fn named(gpu: &GpuAt<'_>) -> log::Gpu {
-    let GpuAt { model, replica } = gpu;
+    let GpuAt { model, replica, .. } = gpu;
     log::Gpu { model: (*model).to_owned(), name: format!("{model}/{replica}") }
 }
 
@@ -380,6 +416,38 @@ pub(crate) fn duration(span: SimSpan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_request_costs_an_io_thread_is_bounded_however_many_rules_there_are() {
+        let quick = |words: &str, body| {
+            let all = faults::parse(words).unwrap();
+            let rules = all.iter().cycle().take(MOST_RULES).cloned().collect();
+            let faults = Faults::new(Settings { rules, ..Settings::default() }, Vec::new());
+            faults.is_quick(body)
+        };
+        assert!(quick("status=503 model=m p=0.5", LONGEST_INLINE));
+        assert!(!quick("status=503 model=m p=0.5", LONGEST_INLINE + 1));
+        // A thousand searches of a short text, but not of a long one.
+        assert!(quick("status=503 contains=please", 200));
+        assert!(!quick("status=503 contains=please", 20_000));
+        let headers: String = (0..60).map(|at| format!(" header.x{at}=1")).collect();
+        assert!(!quick(&format!("status=503{headers}"), 0));
+    }
+
+    #[test]
+    fn a_plan_has_so_many_rules_at_most_whatever_is_added() {
+        let rules = |count| {
+            let rule = faults::parse("close p=0.5").unwrap();
+            Settings {
+                rules: rule.iter().cycle().take(count).cloned().collect(),
+                ..Settings::default()
+            }
+        };
+        let faults = Faults::new(rules(MOST_RULES - 1), Vec::new());
+        assert!(faults.add(rules(1), SimTime::ZERO).is_ok());
+        assert_eq!(faults.add(rules(1), SimTime::ZERO), Err(MOST_RULES + 1));
+        assert_eq!(faults.plan().settings.rules.len(), MOST_RULES);
+    }
 
     #[test]
     fn durations_are_written_as_openai_writes_them() {

@@ -593,14 +593,54 @@ fn the_plan_can_be_read_replaced_added_to_and_cleared() {
 #[test]
 fn a_rule_for_every_path_leaves_the_way_to_take_it_back() {
     let server = admin();
-    for rule in ["status=503 path=*", "hang path=/admin/faults", "reset path=/admin/*"] {
+    for rule in ["status=503 path=*", "hang path=/*", "reset path=/adm*"] {
         put(&server, rule);
         assert!(admin_asks(&server, "GET", "").text().contains(rule.split(' ').next().unwrap()));
     }
+    let never = admin_asks(&server, "PUT", "hang path=/admin/faults");
+    assert_eq!(never.status, 400);
+    assert!(never.text().contains("where faults are taken back"), "{}", never.text());
     put(&server, "status=503 path=*");
     assert_eq!(Client::new(&server).get("/v1/models").status, 503);
     assert_eq!(admin_asks(&server, "DELETE", "").status, 200);
     assert_eq!(Client::new(&server).get("/v1/models").status, 200);
+}
+
+#[test]
+fn a_plan_has_a_thousand_rules_at_most_however_it_comes_to_them() {
+    let server = admin();
+    let rules = |count: usize| "- status=503 p=0.0 contains=zz\n".repeat(count);
+    put(&server, &rules(1_000));
+    for (method, body, told) in [
+        ("PUT", rules(1_001), "body:1001:3: [1000]: more than 1000 rules"),
+        ("POST", rules(1), "there would be 1001 rules; the most are 1000"),
+    ] {
+        let refused = admin_asks(&server, method, &body);
+        assert_eq!(refused.status, 400, "{method}");
+        assert!(refused.text().contains(told), "{method}: {}", refused.text());
+    }
+    let told = admin_asks(&server, "GET", "");
+    assert_eq!(told.text().matches("\"rule\":").count(), 1_000);
+    assert_eq!(chat(&server, &whole("instant", "x")).status, 200);
+    // What one request asks for itself is bounded, too.
+    let many = ask(&server, &"close; ".repeat(33), &whole("instant", "x")).response();
+    assert_eq!(many.status, 400);
+    assert!(many.text().contains("one text has 33 rules; the most are 32"), "{}", many.text());
+}
+
+#[test]
+fn what_a_gpu_does_not_feel_is_not_counted() {
+    let server = admin();
+    put(&server, "- shrink=50% for=1h\n- preempt\n- pause=1ms\n");
+    fixture::wait_until(&server, "two pauses", |_| hits(&server, "pause") == 2.0);
+    // `org/paced` has no cache and no batch; it has been told nothing of them.
+    fixture::wait_until(&server, "the others", |_| {
+        hits(&server, "shrink") + hits(&server, "preempt") == 2.0
+    });
+    let refused = admin_asks(&server, "PUT", "- shrink=50% for=1h model=org/paced");
+    assert_eq!(refused.status, 400);
+    let told = "`shrink` does nothing to `org/paced`";
+    assert!(refused.text().contains(told), "{}", refused.text());
 }
 
 #[test]

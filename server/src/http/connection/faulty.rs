@@ -43,9 +43,6 @@ pub(super) struct Fate {
 /// A request, and what is to befall it.
 type Asked = (Head, Vec<u8>, Result<Option<Verdict>, ApiError>);
 
-/// The longest body that is looked into on the I/O thread.
-const LONGEST_INLINE: usize = 32 * 1024;
-
 /// What has befallen a request before its answer.
 pub(super) enum Befallen {
     /// It has been answered, in a way.
@@ -68,7 +65,7 @@ impl Link {
             return (head, body, Ok(None));
         }
         let load = self.io.observatory.in_flight();
-        if body.len() <= LONGEST_INLINE {
+        if faults.is_quick(body.len()) {
             let verdict = faults.ask(&head, &body, load, now);
             return (head, body, verdict);
         }
