@@ -3,8 +3,8 @@
 //! They have the lowest priority of the process, so that streams keep their timing. What is short has
 //! a queue of its own and a thread that does nothing else, so that a request of a few tokens waits for
 //! others like it and never for somebody's book. The invariant: a connection has at most one piece of
-//! work here, so each queue is bounded by the number of connections; whoever finds it full all the
-//! same does the work itself.
+//! work here that it waits for, so each queue is bounded by about the number of connections; whoever
+//! finds it full all the same does the work itself.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,6 +131,13 @@ pub(crate) async fn run<T: Send + 'static>(
         }
     })
     .await
+}
+
+/// Lets a helper do `work`, for which nobody waits.
+pub(crate) fn leave(helper: &Helper, work: impl FnOnce() + Send + 'static) {
+    if let Err(refused) = helper.long.try_send(Box::new(work)) {
+        refused.into_inner()();
+    }
 }
 
 struct Desk<T> {

@@ -45,6 +45,13 @@ pub(crate) const MOST_TOKENS_INLINE: u32 = 4096;
 /// against 7 ns (a million of them, unoptimised build: a second or so).
 pub(crate) const SCORED: u64 = 128;
 
+/// Bytes of a plain token's text, about: with its score, [`SCORED`] times as many.
+pub(super) const BYTES_PER_TOKEN: u64 = 4;
+
+/// The most bytes of an answer in one body, which is held in memory until it is sent. A stream has no
+/// such limit.
+const MOST_BYTES: u64 = 128 << 20;
+
 /// What will be said, in how many lanes, and how it is framed.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -233,6 +240,15 @@ impl Format {
         }
     }
 
+    /// About how many bytes the body of `released` tokens has: for each as many as four of a plain one's
+    /// text, which is much for text and little for twenty likeliest neighbours; and what is echoed.
+    fn bytes(&self, released: u64) -> u64 {
+        match self {
+            Self::Completions(text) => text.bytes(released),
+            other => other.work(released) * BYTES_PER_TOKEN,
+        }
+    }
+
     /// Whether the client gets the ids of tokens.
     fn tells_ids(&self) -> bool {
         match self {
@@ -416,6 +432,22 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
+    /// Refuses what is not to be streamed and too long for one body: a small request can ask for
+    /// gigabytes, with many choices that each echo it.
+    pub(crate) fn check_size(&self) -> Result<(), ApiError> {
+        let answer = &self.answer;
+        let longest = answer.lanes.iter().map(|lane| u64::from(lane.longest().get())).sum();
+        let bytes = answer.format.bytes(longest);
+        if answer.is_stream || bytes <= MOST_BYTES {
+            return Ok(());
+        }
+        let why = format!(
+            "in one body this answer could have about {bytes} bytes; the most are {MOST_BYTES}. Ask \
+             for a stream ('stream': true), for fewer choices, or for fewer tokens."
+        );
+        Err(ApiError::invalid_value("stream", &why))
+    }
+
     /// Goes through the tokens; a helper thread does it if they are many. However small a request
     /// is, its answer may fill the context.
     pub(crate) async fn finish(self, helper: &Helper) -> Answer {

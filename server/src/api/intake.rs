@@ -309,7 +309,10 @@ async fn leave(
     prepared: Result<Draft, ApiError>,
 ) -> Result<Box<Answer>, ApiError> {
     match prepared {
-        Ok(draft) => Ok(Box::new(draft.finish(&io.helper).await)),
+        Ok(draft) => {
+            draft.check_size()?;
+            Ok(Box::new(draft.finish(&io.helper).await))
+        }
         Err(error) => Err(hint_at_type(error, head)),
     }
 }

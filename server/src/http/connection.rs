@@ -222,7 +222,7 @@ pub(crate) async fn turn_away(io: Rc<Io>, conn: Rc<Conn>, limit: usize) {
         dialect: Dialect::OpenAi,
     };
     let id = link.io.request_id(None);
-    if link.respond(&api::error(&error), exchange, &id, link.io.clock.now()).await.is_ok() {
+    if link.respond(api::error(&error), exchange, &id, link.io.clock.now()).await.is_ok() {
         link.linger().await;
     }
 }
@@ -396,7 +396,7 @@ impl Link {
                 }
             }
             Err(error) => {
-                self.respond(&api::error(&error), exchange, &id, started).await?;
+                self.respond(api::error(&error), exchange, &id, started).await?;
                 return self.after(exchange);
             }
         }
@@ -417,7 +417,7 @@ impl Link {
                     exchange.keep_alive = false;
                 }
                 match self.charge(&mut fate, &answer, &id) {
-                    Some(refusal) => self.respond(&refusal, exchange, &id, started).await?,
+                    Some(refusal) => self.respond(refusal, exchange, &id, started).await?,
                     None => {
                         let times = Times { started, received };
                         self.generate(*answer, exchange, &id, times, fate).await?;
@@ -449,7 +449,7 @@ impl Link {
         if head.expects_continue && progress == Ok(Progress::Unfinished) {
             if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
                 exchange.keep_alive = false;
-                self.respond(&too_large(), *exchange, id, started).await?;
+                self.respond(too_large(), *exchange, id, started).await?;
                 return Ok(None);
             }
             self.send_all(response::CONTINUE).await?;
@@ -458,12 +458,12 @@ impl Link {
             match progress {
                 Ok(Progress::Whole) => return Ok(Some(reader.into_body())),
                 Ok(Progress::TooLarge) => {
-                    self.respond(&too_large(), *exchange, id, started).await?;
+                    self.respond(too_large(), *exchange, id, started).await?;
                     return Ok(None);
                 }
                 Ok(Progress::Unfinished) if reader.dropped() > MOST_DRAINED => {
                     exchange.keep_alive = false;
-                    self.respond(&too_large(), *exchange, id, started).await?;
+                    self.respond(too_large(), *exchange, id, started).await?;
                     return Ok(None);
                 }
                 Ok(Progress::Unfinished) => {}
@@ -497,22 +497,31 @@ impl Link {
         let exchange = Exchange { is_http10: false, keep_alive: false, head_only: false, dialect };
         let id = self.io.request_id(None);
         let now = self.io.clock.now();
-        self.respond(&dialect.error(error, &id), exchange, &id, now).await?;
+        self.respond(dialect.error(error, &id), exchange, &id, now).await?;
         Err(Close::Done)
     }
 
+    /// Sends a response. Of its body no more is copied than goes out with the head, and a long one is
+    /// given back to the system by a helper: that takes as long as putting it together.
     async fn respond(
         &mut self,
-        response: &Response,
+        response: Response,
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
     ) -> Result<(), Close> {
-        let mut bytes = Vec::with_capacity(512 + response.body.len());
-        let elapsed = self.io.clock.now().saturating_since(started);
+        const BESIDE_HEAD: usize = WRITE_SIZE - 2048;
+        let mut bytes = Vec::with_capacity(512 + response.body.len().min(BESIDE_HEAD));
+        let elapsed = millis(self.io.clock.now().saturating_since(started));
         let date = self.io.date();
-        response::write(&mut bytes, response, exchange, id, millis(elapsed), &date);
-        self.send_all(&bytes).await
+        let begun =
+            response::write(&mut bytes, &response, BESIDE_HEAD, exchange, id, elapsed, &date);
+        let mut sent = self.send_all(&bytes).await;
+        if sent.is_ok() {
+            sent = self.send_all(&response.body[begun..]).await;
+        }
+        self.io.discard(response.body);
+        sent
     }
 
     async fn generate(
@@ -540,7 +549,7 @@ impl Link {
         };
         let address = match self.io.submit(&self.conn, answer, delivery, received, fault) {
             Ok(address) => address,
-            Err(refusal) => return self.respond(&refusal, exchange, id, started).await,
+            Err(refusal) => return self.respond(refusal, exchange, id, started).await,
         };
         let mut open = OpenGeneration::new(&self.io, address, id);
         self.conn.expires.set(u64::MAX);
@@ -570,7 +579,7 @@ impl Link {
                         return Err(Close::Gone);
                     };
                     let refusal = ended.answer.refused(lane, why);
-                    return self.respond(&refusal, exchange, id, started).await;
+                    return self.respond(refusal, exchange, id, started).await;
                 }
                 State::Complete => {
                     return self.complete(open, exchange, id, started, &fate).await;

@@ -55,15 +55,17 @@ pub(crate) struct Exchange {
     pub(crate) dialect: Dialect,
 }
 
-/// The response as bytes, appended to `out`.
+/// The response as bytes, appended to `out`, with at most so many bytes of its body: what a long one is
+/// sent from is its own memory. Returns how much of the body needs no more sending.
 pub(crate) fn write(
     out: &mut Vec<u8>,
     response: &Response,
+    most: usize,
     exchange: Exchange,
     request_id: &RequestId,
     processing_ms: u64,
     date: &str,
-) {
+) -> usize {
     write_status(out, response.status);
     if response.status != 204 {
         if !response.content_type.is_empty() {
@@ -77,9 +79,12 @@ pub(crate) fn write(
         push_header(out, name, value);
     }
     out.extend_from_slice(b"\r\n");
-    if !exchange.head_only {
-        out.extend_from_slice(&response.body);
+    if exchange.head_only {
+        return response.body.len();
     }
+    let begun = response.body.len().min(most);
+    out.extend_from_slice(&response.body[..begun]);
+    begun
 }
 
 /// The head of a streamed response, appended to `out`. An HTTP/1.0 client gets the events as they
@@ -319,7 +324,7 @@ mod tests {
         };
         let id = RequestId::new(Some(b"r1"), &mut Ids::new(1));
         let response = Response::json(404, b"{}".to_vec()).header("allow", "GET");
-        write(&mut out, &response, exchange, &id, 7, "D");
+        assert_eq!(write(&mut out, &response, 0, exchange, &id, 7, "D"), 2, "no body is sent");
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
@@ -327,5 +332,21 @@ mod tests {
              access-control-expose-headers: *\r\nconnection: close\r\n\
              openai-processing-ms: 7\r\nallow: GET\r\n\r\n"
         );
+    }
+    #[test]
+    fn of_a_long_body_no_more_is_copied_than_is_written_at_once() {
+        let exchange = Exchange {
+            is_http10: false,
+            keep_alive: true,
+            head_only: false,
+            dialect: Dialect::OpenAi,
+        };
+        let id = RequestId::new(Some(b"r1"), &mut Ids::new(1));
+        let response = Response::json(200, vec![b'x'; 1 << 20]);
+        let mut out = Vec::new();
+        assert_eq!(write(&mut out, &response, 1_000, exchange, &id, 7, "D"), 1_000);
+        let head = out.len() - 1_000;
+        assert!(out[..head].ends_with(b"\r\n\r\n") && out[head..].iter().all(|&byte| byte == b'x'));
+        assert!(String::from_utf8_lossy(&out[..head]).contains("content-length: 1048576\r\n"));
     }
 }

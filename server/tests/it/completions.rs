@@ -133,6 +133,30 @@ fn scores_stand_beside_the_tokens_and_say_where_they_begin() {
 }
 
 #[test]
+fn an_answer_in_one_body_is_not_longer_than_it_may_be_and_a_stream_may() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    // 50,000 tokens, of whose scores each choice has some eight megabytes.
+    let prompt = "a ".repeat(25_000);
+    let members = |choices: u32, stream: bool| {
+        format!(
+            r#""model":"instant","prompt":"{prompt}","echo":true,"logprobs":5,"max_tokens":1,"n":{choices},"stream":{stream}"#
+        )
+    };
+    let refused = ask(&mut client, &members(100, false));
+    assert_eq!(refused.status, 400);
+    has(&refused, r#""param":"stream""#);
+    has(&refused, "; the most are 134217728. Ask for a stream");
+    let answer = ask(&mut client, &members(2, false));
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.text().matches(r#""finish_reason":"length""#).count(), 2);
+    // What is said of it was not said for nothing.
+    assert!(answer.body.len() > 2_000_000, "{}", answer.body.len());
+    client.post("/v1/completions", &format!("{{{}}}", members(100, true)));
+    assert_eq!(client.head().0, 200);
+}
+
+#[test]
 fn a_prompt_of_token_ids_is_the_text_that_they_were_given_for() {
     let server = fixture::start();
     let mut client = Client::new(&server);

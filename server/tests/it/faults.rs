@@ -174,6 +174,18 @@ fn an_answer_comes_late_or_its_head_takes_its_time() {
 }
 
 #[test]
+fn a_slow_head_of_an_answer_without_a_body_is_all_there_is() {
+    let server = start("- slow_headers=20ms path=/v1/models\n");
+    let mut client = Client::new(&server);
+    client.send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let (bytes, end) = rest(&mut client);
+    assert_eq!(end, None);
+    let said = text(&bytes);
+    assert!(said.starts_with("HTTP/1.1 200 OK\r\n") && said.ends_with("\r\n\r\n"), "{said}");
+    assert!(!said.contains("content-length: 0\r\n"), "{said}");
+}
+
+#[test]
 fn rate_limits_count_down_truthfully() {
     let server = start("- rpm=3 tpm=100 model=batched");
     let mut client = Client::new(&server);
@@ -685,7 +697,7 @@ fn others_get_every_byte_while_one_in_five_fails() {
 }
 
 /// The first code span of each row of the documentation's tables of faults.
-fn examples() -> Vec<String> {
+pub(crate) fn examples() -> Vec<String> {
     let docs = include_str!("../../../docs/faults.md");
     let mut in_faults = false;
     let mut found = Vec::new();
@@ -738,7 +750,7 @@ fn every_example_of_the_documentation_hits() {
 }
 
 /// As [`ask`], on a connection that ends with the answer.
-fn ask_once(server: &Server, words: &str, body: &str) -> Client {
+pub(crate) fn ask_once(server: &Server, words: &str, body: &str) -> Client {
     let mut client = Client::new(server);
     client.send(faulty(words, body).replacen("Host: h\r\n", "Host: h\r\nConnection: close\r\n", 1));
     client

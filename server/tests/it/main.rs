@@ -10,6 +10,7 @@ mod contract;
 mod ending;
 mod fault_bodies;
 mod fault_load;
+mod fault_neighbours;
 mod fault_replicas;
 mod faults;
 mod fixture;

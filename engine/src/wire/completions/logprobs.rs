@@ -47,6 +47,12 @@ impl ScoredPrompt {
         }
         prompt
     }
+
+    /// Bytes of all that is rendered.
+    pub fn size(&self) -> usize {
+        let Self { tokens, logprobs, likeliest, offsets } = self;
+        tokens.len() + logprobs.len() + likeliest.len() + offsets.len()
+    }
 }
 
 /// Appends the `logprobs` object of `tokens`, with those of `prompt` before them. `likeliest` gives

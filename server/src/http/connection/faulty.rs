@@ -94,7 +94,7 @@ impl Link {
             }
             let model = &verdict.model;
             if let Some(response) = respond::response(rule, path, model, id.as_str()) {
-                self.respond(&response, exchange, id, started).await?;
+                self.respond(response, exchange, id, started).await?;
                 return Ok(Befallen::Answered);
             }
             match &rule.fault {
@@ -153,13 +153,15 @@ impl Link {
         }
         response.headers.extend(fate.headers.iter().cloned());
         if fate.slow_head.is_none() {
-            return self.respond(&response, exchange, id, started).await;
+            return self.respond(response, exchange, id, started).await;
         }
         let all = response.body.len();
-        self.begin(&response, all, fate, exchange, id, started).await.map(drop)
+        let sent = self.begin(&response, all, fate, exchange, id, started).await;
+        self.io.discard(response.body);
+        sent
     }
 
-    /// Sends a response as far as the first `most` bytes of its body; gives back the others.
+    /// Sends a response as far as the first `most` bytes of its body.
     async fn begin(
         &mut self,
         response: &Response,
@@ -168,20 +170,16 @@ impl Link {
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
-    ) -> Result<Vec<u8>, Close> {
-        let mut bytes = Vec::with_capacity(512 + response.body.len());
-        let elapsed = self.io.clock.now().saturating_since(started);
+    ) -> Result<(), Close> {
+        let mut head = Vec::with_capacity(512);
+        let elapsed = millis(self.io.clock.now().saturating_since(started));
         let date = self.io.date();
-        response::write(&mut bytes, response, exchange, id, millis(elapsed), &date);
-        let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
+        let begun = response::write(&mut head, response, 0, exchange, id, elapsed, &date);
         match fate.slow_head {
-            Some(span) => {
-                self.drip(&bytes[..head], span).await?;
-                self.send_all(&bytes[head..head + most]).await?;
-            }
-            None => self.send_all(&bytes[..head + most]).await?,
+            Some(span) => self.drip(&head, span).await?,
+            None => self.send_all(&head).await?,
         }
-        Ok(bytes.split_off(head + most))
+        self.send_all(&response.body[begun.min(most)..most]).await
     }
 
     /// Answers with a body that a fault befalls, where `place` says.
@@ -203,11 +201,11 @@ impl Link {
                 if let Some(content_type) = &fate.content_type {
                     response.content_type = content_type.clone().into();
                 }
-                let rest = self.begin(&response, place, fate, exchange, id, started).await?;
+                self.begin(&response, place, fate, exchange, id, started).await?;
                 return match fault {
                     Fault::Stall { span, .. } => {
                         self.pause(*span).await?;
-                        self.send_all(&rest).await
+                        self.send_all(&response.body[place..]).await
                     }
                     Fault::Stop { end: End::Silence, .. } => {
                         self.pause(FOR_EVER).await?;
@@ -329,7 +327,7 @@ impl Link {
         match sent {
             Sent::Nothing => {
                 let response = ended.answer.format.refusal(&error);
-                self.respond(&response, exchange, id, started).await
+                self.respond(response, exchange, id, started).await
             }
             Sent::WholeUnits => self.end_with_error(voice, &error, !exchange.is_http10).await,
             // Nothing can be said in the middle of a chunk.
