@@ -254,15 +254,6 @@ impl fmt::Display for JobId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u16);
 
-/// A simulated GPU: a replica of a model. Never just the model, since a model can have several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GpuId {
-    /// The model that it serves.
-    pub model: ModelId,
-    /// Which of the model's replicas it is, from 0.
-    pub replica: u16,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

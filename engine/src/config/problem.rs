@@ -40,18 +40,6 @@ const MOST_PRINTED: usize = 50;
 const EXCERPT: usize = 100;
 
 impl Problems {
-    /// A single problem with a file as a whole: it cannot be read, for example.
-    pub fn of_file(file: impl Into<String>, message: impl Into<String>) -> Self {
-        Self(vec![Problem {
-            file: file.into(),
-            place: None,
-            path: String::new(),
-            message: message.into(),
-            hint: None,
-            line: String::new(),
-        }])
-    }
-
     /// All of them, in the order of the files and lines.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()

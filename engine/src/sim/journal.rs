@@ -97,8 +97,8 @@ impl fmt::Display for BadLine {
 
 impl std::error::Error for BadLine {}
 
-/// Appends an input's line.
-pub fn write_input(text: &mut String, input: &Input) {
+#[cfg(test)]
+fn write_input(text: &mut String, input: &Input) {
     match &input.what {
         Arrives::Submit(job) => write_submit(text, input.at, job),
         Arrives::Cancel(id) => write_cancel(text, input.at, *id),

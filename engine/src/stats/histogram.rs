@@ -42,11 +42,6 @@ impl Bounds {
         Self::fixed(&VLLM_ITERATION_TOKENS)
     }
 
-    /// vLLM's buckets for the life of KV-cache blocks, seconds.
-    pub fn vllm_block_seconds() -> Self {
-        Self::fixed(&VLLM_BLOCK_SECONDS)
-    }
-
     /// vLLM's buckets for `request_num_preemptions`.
     pub fn vllm_preemptions() -> Self {
         Self::fixed(&[1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0])
@@ -98,10 +93,6 @@ const VLLM_INTER_TOKEN_SECONDS: [f64; 19] = [
 ];
 const VLLM_ITERATION_TOKENS: [f64; 13] =
     [1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
-const VLLM_BLOCK_SECONDS: [f64; 21] = [
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
-    120.0, 300.0, 600.0, 1200.0, 1800.0,
-];
 
 /// A histogram as a value.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,4 +5,3 @@
 
 pub mod histogram;
 pub mod percentile;
-pub mod window;

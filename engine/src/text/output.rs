@@ -139,13 +139,6 @@ impl Output {
         self.beyond
     }
 
-    /// Whether token `k` is the last of its part; the last part has no such token.
-    pub fn ends_part(&self, k: u32) -> bool {
-        let spot = self.locate(k);
-        spot.part + 1 < self.part_count()
-            && spot.token + 1 == self.part(spot.part).script.len().get()
-    }
-
     /// Where token `k` stands, counted from 0; any number, also beyond the length.
     pub fn locate(&self, k: u32) -> Spot {
         let part = self.others.iter().rposition(|part| part.start.get() <= k);
@@ -252,7 +245,6 @@ mod tests {
             (0..7).map(|k| output.locate(k)).map(|at| (at.part, at.token)).collect();
         assert_eq!(spots, [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]);
         assert_eq!(said(&output, 8), "Let| me|One| two|.|f||");
-        assert_eq!((0..8).filter(|&k| output.ends_part(k)).collect::<Vec<_>>(), [1, 4]);
         let reasoning = |count| output.reasoning_in(Tokens::new(count)).get();
         assert_eq!([0, 1, 2, 6].map(reasoning), [0, 1, 2, 2]);
         let of_content = |count| output.said_of(1, Tokens::new(count)).get();

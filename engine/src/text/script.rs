@@ -52,15 +52,6 @@ impl Script {
         Self { entry, body: Body::Table(table) }
     }
 
-    /// A script of filler.
-    ///
-    /// # Panics
-    /// If the filler is empty.
-    pub fn from_filler(entry: Arc<str>, filler: Filler) -> Self {
-        assert!(!filler.is_empty(), "an answer has at least one piece");
-        Self { entry, body: Body::Filler(filler) }
-    }
-
     /// Filler of `len` tokens of `tokenizer` that belongs to `seed`.
     ///
     /// # Panics
@@ -140,19 +131,6 @@ impl Script {
             Body::Filler(filler) => filler.escaped(k),
             // Letters and a space.
             Body::Words(model, words) => words.at(model, k).0.as_bytes(),
-        }
-    }
-
-    /// Appends the pieces of `range` as the content of a JSON string: one copy for a fixed text.
-    ///
-    /// # Panics
-    /// If the range goes beyond the length.
-    pub fn append_escaped(&self, range: Range<u32>, out: &mut Vec<u8>) {
-        match &self.body {
-            Body::Table(table) => out.extend_from_slice(table.escaped_range(range)),
-            Body::Filler(_) | Body::Words(..) => {
-                range.for_each(|k| out.extend_from_slice(self.escaped(k)));
-            }
         }
     }
 
@@ -337,6 +315,7 @@ impl PieceTable {
 mod tests {
     use super::*;
     use crate::seed::Seed;
+    use crate::text::model_tokenizer::REGEX;
 
     fn fixed(text: &str) -> Script {
         Script::from_table("greeting".into(), Arc::new(PieceTable::new(text.to_owned())))
@@ -345,18 +324,13 @@ mod tests {
     /// Every piece, alone between quotes, is JSON that reads back as the piece.
     fn check(script: &Script) {
         let mut text = String::new();
-        let mut escaped = Vec::new();
         for k in 0..script.len().get() {
             let json = [b"\"", script.escaped(k), b"\""].concat();
             let back: String = sonic_rs::from_slice(&json).unwrap();
             assert_eq!(back, script.piece(k));
             text.push_str(script.piece(k));
-            escaped.extend_from_slice(script.escaped(k));
         }
         assert_eq!(text, script.text());
-        let mut at_once = Vec::new();
-        script.append_escaped(0..script.len().get(), &mut at_once);
-        assert_eq!(at_once, escaped);
     }
 
     #[test]
@@ -364,7 +338,7 @@ mod tests {
         check(&fixed("Hello! How can I help you today?"));
         check(&fixed("\"quoted\" \\ and\n\n\ttabbed \u{1} 😀👩‍👩‍👧 \u{2028}\u{2029} naïve 你好"));
         check(&fixed(&"\u{1f}😀".repeat(1000)));
-        check(&Script::from_filler("x".into(), Filler::new(Seed::new(1), Tokens::new(300))));
+        check(&Script::filler("x".into(), &REGEX, Seed::new(1), Tokens::new(300)));
     }
 
     #[test]

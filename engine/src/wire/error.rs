@@ -531,18 +531,6 @@ impl ApiError {
         )
     }
 
-    /// A `transfer-encoding` other than `chunked`.
-    pub fn transfer_coding_not_supported(coding: &str) -> Self {
-        Self::new(
-            501,
-            INVALID_REQUEST,
-            format!(
-                "Transfer coding not supported: '{}'. Only 'chunked' is known.",
-                Excerpt(coding)
-            ),
-        )
-    }
-
     /// Head or body did not arrive in time.
     pub fn request_timeout(seconds: u64) -> Self {
         Self::new(

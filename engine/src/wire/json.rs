@@ -30,42 +30,6 @@ pub(super) fn push_optional_string(out: &mut Vec<u8>, text: Option<&str>) {
     }
 }
 
-/// Appends a value as it was read; what was beyond [`KEPT`] members is gone.
-pub(super) fn push_json(out: &mut Vec<u8>, value: &Json<'_>) {
-    const INFALLIBLE: &str = "writing to memory cannot fail";
-    match value {
-        Json::Absent | Json::Null => out.extend_from_slice(b"null"),
-        Json::Bool(value) => write!(out, "{value}").expect(INFALLIBLE),
-        Json::Integer(value) => write!(out, "{value}").expect(INFALLIBLE),
-        Json::HugeInteger(value) => write!(out, "{value}").expect(INFALLIBLE),
-        // With its point, so that it stays a decimal.
-        Json::Decimal(value) => push_float(out, *value),
-        Json::String(text) => push_string(out, text),
-        Json::Array(array) => {
-            out.push(b'[');
-            for (at, item) in array.items.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                push_json(out, item);
-            }
-            out.push(b']');
-        }
-        Json::Object(object) => {
-            out.push(b'{');
-            for (at, (name, value)) in object.members.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                push_string(out, name);
-                out.push(b':');
-                push_json(out, value);
-            }
-            out.push(b'}');
-        }
-    }
-}
-
 /// Whether a number is an integer of more than 64 bits, which reaches us as floating point.
 pub(super) fn is_beyond_64_bits(value: f64) -> bool {
     value.fract() == 0.0 && (value >= 2f64.powi(64) || value <= -(2f64.powi(63)))

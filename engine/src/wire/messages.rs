@@ -21,7 +21,7 @@ use self::content::{RawMessage, RawSystem};
 use super::chat::body;
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
 use super::chat::tools::{optional_object, required_object, required_string};
-use super::chat::{Format, Message, Role};
+use super::chat::{Format, Message};
 use super::error::ApiError;
 use super::json::{Json, Kind, Shaped};
 use super::tools::{Choice, Tools};
@@ -137,13 +137,6 @@ impl<'a> MessagesRequest<'a> {
             cache_salt: super::chat::vllm::cache_salt(raw.cache_salt)?,
             ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
         })
-    }
-
-    /// The text of the last message with the role `user`, which decides the answer; empty if there
-    /// is none.
-    pub fn last_user_text(&self) -> &str {
-        let user = self.messages.iter().rev().find(|message| message.role == Role::User);
-        user.map_or("", |message| &message.content)
     }
 }
 

@@ -21,7 +21,7 @@ use super::chat::fields::{boolean, decimal, integer, only_type, short_string, st
 use super::chat::tools::{name, optional_object, required_object, required_string};
 use super::chat::{self, Format};
 use super::error::ApiError;
-use super::json::{Json, Kind, Object, Shaped, push_json, push_string};
+use super::json::{Json, Kind, Object, Shaped, push_string};
 use super::tools::{Choice, Tools, allow_only};
 use crate::units::Tokens;
 
@@ -395,7 +395,7 @@ fn echo(raw: &Raw<'_>) -> Vec<u8> {
             _ if value.is_absent() => out.extend_from_slice(default.as_bytes()),
             ("reasoning", Json::Object(sent)) => push_members(&mut out, sent, &REASONING),
             ("text", Json::Object(sent)) => push_members(&mut out, sent, &TEXT),
-            _ => push_json(&mut out, value),
+            _ => value.write(&mut out),
         }
     }
     out
@@ -410,14 +410,14 @@ fn push_members(out: &mut Vec<u8>, sent: &Object<'_>, defaults: &[(&str, &str)])
         out.push(b':');
         match sent.get(name) {
             absent if absent.is_absent() => out.extend_from_slice(default.as_bytes()),
-            value => push_json(out, value),
+            value => value.write(out),
         }
     }
     for (name, value) in sent.members.iter().filter(|(name, _)| !is_defaulted(name)) {
         out.push(b',');
         push_string(out, name);
         out.push(b':');
-        push_json(out, value);
+        value.write(out);
     }
     out.push(b'}');
 }

@@ -5,7 +5,6 @@ use llmsim_engine::stats::histogram::{Bounds, Histogram, Shard};
 use llmsim_engine::stats::percentile::{
     Percent, Summary, linear, nearest_rank, nearest_rank_with_failures, needed, sort,
 };
-use llmsim_engine::stats::window::{Window, saturating_us};
 
 fn percent(value: f64) -> Percent {
     Percent::new(value).unwrap()
@@ -138,41 +137,6 @@ fn a_summary_of_a_hundred_and_one_values() {
 }
 
 #[test]
-fn a_window_keeps_the_last_values_and_counts_all() {
-    let mut window = Window::new(3);
-    assert_eq!((window.count(), window.samples()), (0, 0));
-    for value in 1..=5u32 {
-        window.push(value);
-    }
-    assert_eq!((window.count(), window.samples()), (5, 3));
-    assert_eq!(window.iter().collect::<Vec<_>>(), [3, 4, 5]);
-    window.push(6);
-    window.push(7);
-    assert_eq!(window.iter().collect::<Vec<_>>(), [5, 6, 7]);
-    window.clear();
-    assert_eq!((window.count(), window.samples()), (0, 0));
-    window.push(8);
-    assert_eq!(window.iter().collect::<Vec<_>>(), [8]);
-
-    let mut none = Window::new(0);
-    none.push(1.5);
-    assert_eq!((none.count(), none.samples()), (1, 0));
-}
-
-#[test]
-fn windows_keep_times_as_rounded_microseconds() {
-    assert_eq!(saturating_us(0), 0);
-    assert_eq!(saturating_us(1_499), 1);
-    assert_eq!(saturating_us(1_500), 2);
-    assert_eq!(saturating_us(u64::MAX), u32::MAX);
-    let mut window = Window::new(2);
-    window.push(saturating_us(20_000_000));
-    let mut seconds = Vec::new();
-    window.seconds_into(&mut seconds);
-    assert_eq!(seconds, [0.02]);
-}
-
-#[test]
 fn a_value_on_a_bound_belongs_below_it() {
     let mut histogram = Histogram::new(Bounds::new(&[1.0, 2.0, 5.0]).unwrap());
     for value in [0.0, 1.0, 1.5, 2.0, 2.000_001, 5.0, 6.0, 1e9] {
@@ -235,7 +199,6 @@ fn buckets_are_vllms() {
         (Bounds::vllm_first_token_seconds(), 22, 0.001, 2560.0),
         (Bounds::vllm_inter_token_seconds(), 19, 0.01, 80.0),
         (Bounds::vllm_iteration_tokens(), 13, 1.0, 16384.0),
-        (Bounds::vllm_block_seconds(), 21, 0.001, 1800.0),
     ] {
         let bounds = bounds.as_slice();
         assert_eq!((bounds.len(), bounds[0], bounds[count - 1]), (count, first, last));

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::wire::chat::body;
 use crate::wire::error::{ApiError, Bound};
-use crate::wire::json::{Json, Object, push_json, push_string};
+use crate::wire::json::{Json, Object, push_string};
 
 /// An item and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn stored(item: &Object<'_>, suffix: &str, at: usize) -> StoredItem {
                 push_string(&mut json, text);
                 json.extend_from_slice(b"}]");
             }
-            value => push_json(&mut json, value),
+            value => value.write(&mut json),
         }
     }
     json.push(b'}');

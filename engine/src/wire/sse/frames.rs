@@ -159,12 +159,6 @@ impl StreamFrames {
         out.extend_from_slice(&self.head[..self.choices_len]);
         end_with_usage(b"],\"usage\":", usage, out);
     }
-
-    /// The length of [`Self::content`] for `escaped` bytes of text.
-    pub fn content_len(&self, escaped: usize) -> usize {
-        let tail = if self.include_usage { CONTENT_TAIL_USAGE } else { CONTENT_TAIL };
-        self.head.len() + escaped + tail.len()
-    }
 }
 
 impl End<'_> {
