@@ -8,7 +8,7 @@ use crate::sim::scheduler::cost::{Efficiency, Overlap};
 use crate::units::SimSpan;
 
 /// How many there are.
-pub(super) const COUNT: usize = 11;
+pub(super) const COUNT: usize = 12;
 
 /// A set of constants: how near to the peaks an engine comes, and what a request costs outside of
 /// steps.
@@ -37,6 +37,8 @@ pub enum Constant {
     HostPerLayer,
     /// `host_per_sequence_us`.
     HostPerSequence,
+    /// `launch_per_layer_us`.
+    LaunchPerLayer,
     /// `all_reduce_latency_us`.
     AllReduceLatency,
     /// `link_bandwidth`.
@@ -57,6 +59,7 @@ impl Constant {
         Self::HostPerStep,
         Self::HostPerLayer,
         Self::HostPerSequence,
+        Self::LaunchPerLayer,
         Self::AllReduceLatency,
         Self::LinkBandwidth,
         Self::RequestOverhead,
@@ -73,6 +76,7 @@ impl Constant {
             Self::HostPerStep => "host_per_step_ms",
             Self::HostPerLayer => "host_per_layer_us",
             Self::HostPerSequence => "host_per_sequence_us",
+            Self::LaunchPerLayer => "launch_per_layer_us",
             Self::AllReduceLatency => "all_reduce_latency_us",
             Self::LinkBandwidth => "link_bandwidth",
             Self::RequestOverhead => "request_overhead_ms",
@@ -90,7 +94,7 @@ impl Constant {
             Self::AttentionCompute => 0.4,
             Self::HostPerStep => 0.8,
             Self::HostPerLayer => 0.5,
-            Self::HostPerSequence => 0.7,
+            Self::HostPerSequence | Self::LaunchPerLayer => 0.7,
             Self::AllReduceLatency => 0.5,
             Self::LinkBandwidth => 0.5,
             Self::RequestOverhead => 1.0,
@@ -108,7 +112,7 @@ impl Constant {
             | Self::LinkBandwidth => (0.02, 1.0),
             Self::HostPerStep => (0.01, 1000.0),
             Self::HostPerLayer | Self::AllReduceLatency => (0.1, 10_000.0),
-            Self::HostPerSequence => (0.01, 10_000.0),
+            Self::HostPerSequence | Self::LaunchPerLayer => (0.01, 10_000.0),
             Self::RequestOverhead => (0.01, 60_000.0),
             Self::Overlap => (1.0, 10.0),
         }
@@ -127,6 +131,7 @@ impl Constants {
             Constant::HostPerStep => e.host_per_step * 1e3,
             Constant::HostPerLayer => e.host_per_layer * 1e6,
             Constant::HostPerSequence => e.host_per_sequence * 1e6,
+            Constant::LaunchPerLayer => e.launch_per_layer * 1e6,
             Constant::AllReduceLatency => e.all_reduce_latency * 1e6,
             Constant::LinkBandwidth => e.link_bandwidth,
             Constant::RequestOverhead => self.request_overhead.as_secs_f64() * 1e3,
@@ -149,6 +154,7 @@ impl Constants {
             Constant::HostPerStep => e.host_per_step = value * 1e-3,
             Constant::HostPerLayer => e.host_per_layer = value * 1e-6,
             Constant::HostPerSequence => e.host_per_sequence = value * 1e-6,
+            Constant::LaunchPerLayer => e.launch_per_layer = value * 1e-6,
             Constant::AllReduceLatency => e.all_reduce_latency = value * 1e-6,
             Constant::LinkBandwidth => e.link_bandwidth = value,
             Constant::RequestOverhead => {
@@ -164,7 +170,8 @@ impl Constants {
     }
 
     /// This share of the way to `goal`, in logarithms.
-    pub(super) fn towards(&self, goal: &Self, share: f64) -> Self {
+    #[must_use]
+    pub fn towards(&self, goal: &Self, share: f64) -> Self {
         let (mut logs, goal) = (self.logs(), goal.logs());
         for (log, goal) in logs.iter_mut().zip(goal) {
             *log += share * (goal - *log);

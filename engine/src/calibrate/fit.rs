@@ -218,6 +218,7 @@ fn precision(fitting: Fitting) -> Matrix {
         Constant::HostPerStep
         | Constant::HostPerLayer
         | Constant::HostPerSequence
+        | Constant::LaunchPerLayer
         | Constant::AllReduceLatency => 1.0,
         _ => -1.0,
     });

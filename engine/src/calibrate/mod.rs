@@ -27,5 +27,5 @@ pub use report::{Report, written};
 pub use rerun::{Outcome, Rerun, Timing, rerun};
 pub use results::{Measured, read_json};
 pub use spread::{Gaps, Ratio, Spread, fit_residual};
-pub use table::{Row, observed, table, workload};
-pub use workload::{Load, Metric, Request, Workload};
+pub use table::{Row, observed, possible, table, workload};
+pub use workload::{Load, Metric, Phases, Request, Workload};

@@ -24,6 +24,8 @@ pub struct Timing {
     pub tokens: Tokens,
     /// How many requests of the real run it stands for.
     pub count: f64,
+    /// Its pace counts.
+    pub is_paced: bool,
 }
 
 impl Timing {
@@ -35,8 +37,11 @@ impl Timing {
         (self.last - self.sent).as_secs_f64()
     }
 
-    /// `None` with a single token.
+    /// `None` with a single token, or if its pace does not count.
     fn tpot(&self) -> Option<f64> {
+        if !self.is_paced {
+            return None;
+        }
         let gaps = self.tokens.get().checked_sub(1).filter(|&gaps| gaps > 0)?;
         Some((self.last - self.first).as_secs_f64() / f64::from(gaps))
     }
@@ -84,7 +89,9 @@ impl Outcome {
             Metric::MedianTtft => median(all.map(Timing::ttft)),
             Metric::MeanTpot => mean(all.filter_map(|timing| Some((timing.tpot()?, timing.count)))),
             Metric::MedianTpot => median(all.filter_map(Timing::tpot)),
-            Metric::MeanE2e => mean(all.map(|timing| (timing.e2e(), timing.count))),
+            Metric::MeanE2e => mean(
+                all.filter(|timing| timing.is_paced).map(|timing| (timing.e2e(), timing.count)),
+            ),
             Metric::OutputRate => {
                 let tokens: u64 = all.clone().map(|timing| u64::from(timing.tokens.get())).sum();
                 let seconds = self.seconds();
@@ -169,7 +176,8 @@ pub fn rerun(
             let place = event.job.0 as usize;
             let timing = &mut client.timings[place];
             let gaps = workload.requests[place].output.get().max(1) - 1;
-            let each_gap = if gaps == 0 { 0.0 } else { timing.count / f64::from(gaps) };
+            let each_gap =
+                if gaps == 0 || !timing.is_paced { 0.0 } else { timing.count / f64::from(gaps) };
             if index == Tokens::new(1) {
                 timing.first = event.at;
                 weights.waiting -= timing.count;
@@ -204,7 +212,11 @@ impl<'a> Client<'a> {
             overhead,
             on_the_way: BTreeSet::new(),
             timings: (0..workload.requests.len())
-                .map(|place| Timing { count: workload.stands_for(place), ..Timing::default() })
+                .map(|place| Timing {
+                    count: workload.stands_for(place),
+                    is_paced: workload.is_paced(place),
+                    ..Timing::default()
+                })
                 .collect(),
             sent: 0,
         };

@@ -10,7 +10,7 @@ use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 
 use crate::calibrate::fit::Observed;
 use crate::calibrate::spread::Gaps;
-use crate::calibrate::workload::{Load, Metric, Request, Workload};
+use crate::calibrate::workload::{Load, Metric, Phases, Request, Workload};
 use crate::units::{SimSpan, Tokens};
 
 /// One run of a result.
@@ -91,7 +91,7 @@ fn path<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| value.get(key))
 }
 
-/// A figure of the given unit (seconds per unit), as a mean or else a median.
+/// A figure of the given unit (seconds per unit), as a mean or else a median. 0 is none.
 fn seen(
     mean: Option<f64>,
     median: Option<f64>,
@@ -99,10 +99,48 @@ fn seen(
     unit: f64,
     weight: f64,
 ) -> Option<Observed> {
-    let over_zero = |value: Option<f64>| value.filter(|&value| value > 0.0);
-    over_zero(mean).map(|value| Observed { metric: as_mean, value: value * unit, weight }).or(
-        over_zero(median).map(|value| Observed { metric: as_median, value: value * unit, weight }),
-    )
+    let some = |value: Option<f64>| value.filter(|&value| value != 0.0);
+    some(mean)
+        .map(|value| Observed { metric: as_mean, value: value * unit, weight })
+        .or(some(median).map(|value| Observed { metric: as_median, value: value * unit, weight }))
+}
+
+/// Refuses a figure that no server has.
+fn possible(run: &str, seen: &Observed) -> Result<(), String> {
+    let name = seen.metric.as_str();
+    let (value, unit, least, most) = match seen.metric {
+        Metric::OutputRate => (seen.value, "tok/s", 1e-6, 1e9),
+        _ => (seen.value * 1e3, "ms", 1e-3, 1e8),
+    };
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{run}: {name} is {value:e} {unit}; it must be from {least} to {most} {unit}"))
+}
+
+/// How many requests were under way, under `key`.
+fn at_once(value: &Value, key: &str) -> Result<u32, String> {
+    const MOST: f64 = 65_536.0;
+    match value.as_f64() {
+        Some(count) if (1.0..=MOST).contains(&count) => Ok(count as u32),
+        _ => Err(format!("`{key}` is {value}; it must be a number of requests from 1 to {MOST}")),
+    }
+}
+
+/// Requests per second, under `key`; `None` if they were sent as fast as could be.
+fn per_second(value: &Value, key: &str) -> Result<Option<f64>, String> {
+    if value.is_null() || value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("inf")) {
+        return Ok(None);
+    }
+    match value.as_f64() {
+        Some(rate) if (1e-6..=1e6).contains(&rate) => Ok(Some(rate)),
+        // What Python makes of infinity.
+        Some(rate) if rate == f64::INFINITY => Ok(None),
+        _ => Err(format!(
+            "`{key}` is {value}; it must be requests per second, from 0.000001 to 1000000, or \
+             \"inf\""
+        )),
+    }
 }
 
 const TTFT: [Metric; 2] = [Metric::MeanTtft, Metric::MedianTtft];
@@ -134,11 +172,15 @@ impl Parts {
             let weight = if observed.is_empty() { 1.0 } else { 0.1 };
             observed.push(Observed { metric: Metric::OutputRate, value, weight });
         }
+        for seen in &observed {
+            possible(&self.name, seen)?;
+        }
         if observed.is_empty() {
             return Err(format!("{}: no TTFT, TPOT or throughput over 0", self.name));
         }
         let load = self.load.unwrap_or(Load::Open);
-        let workload = Workload { load, requests: self.requests, repeats: 1.0 };
+        let workload =
+            Workload { load, requests: self.requests, repeats: 1.0, phases: Phases::AsTheyCome };
         let workload = match self.rate {
             Some(rate) => workload.at_rate(rate),
             None => workload,
@@ -190,10 +232,10 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
         let kind = path(level, &["load", "kind"]).and_then(|kind| kind.as_str()).unwrap_or("");
         let load = match kind {
             "closed_loop" => {
-                let concurrency = path(level, &["load", "concurrency"])
-                    .and_then(|count| count.as_u64())
-                    .ok_or(format!("`{at}.load.concurrency` is missing"))?;
-                Some(Load::Closed { concurrency: concurrency.clamp(1, 1 << 20) as u32 })
+                let key = format!("{at}.load.concurrency");
+                let count = path(level, &["load", "concurrency"])
+                    .ok_or_else(|| format!("`{key}` is missing"))?;
+                Some(Load::Closed { concurrency: at_once(count, &key)? })
             }
             "open_loop" => None,
             _ => return Err(format!("`{at}.load.kind` is neither closed_loop nor open_loop")),
@@ -227,10 +269,11 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
             let output = mean("output").ok_or(missing("output"))?;
             requests = alike(count, prompt, output);
             if load.is_none() {
-                rate = path(level, &["load", "rate_per_s"])
-                    .and_then(|rate| rate.as_f64())
-                    .or(path(level, &["arrivals", "offered_per_s"]).and_then(|r| r.as_f64()))
-                    .filter(|&rate| rate > 0.0);
+                for keys in [["load", "rate_per_s"], ["arrivals", "offered_per_s"]] {
+                    if let (None, Some(value)) = (rate, path(level, &keys)) {
+                        rate = per_second(value, &format!("{at}.{}", keys.join(".")))?;
+                    }
+                }
             }
         }
         let prompts: f64 = requests.iter().map(|r| f64::from(r.prompt.get())).sum();
@@ -238,7 +281,8 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
             .and_then(|tokens| tokens.as_f64())
             .filter(|&cached| cached > 0.0 && prompts > 0.0)
         {
-            let shared = Workload { load: Load::Open, requests, repeats: 1.0 };
+            let shared =
+                Workload { load: Load::Open, requests, repeats: 1.0, phases: Phases::AsTheyCome };
             requests = shared.sharing(cached / prompts).requests;
         }
         let latency = |name: &str| path(level, &["latency_ms", name]);
@@ -247,7 +291,7 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
             let median = path(stat, &["percentiles", "p50"])
                 .or(path(stat, &["percentiles", "50"]))
                 .and_then(|median| median.as_f64());
-            seen(positive(stat, "mean"), median, metrics, 1e-3, weight)
+            seen(number(stat, "mean"), median, metrics, 1e-3, weight)
         };
         let ttft = if latency("ttft_raw").is_some() { "ttft_raw" } else { "ttft" };
         let parts = Parts {
@@ -271,7 +315,8 @@ fn ours(value: &Value) -> Result<Vec<Measured>, String> {
 
 /// `vllm bench serve`: one object.
 fn vllm(value: &Value, at: &str) -> Result<Measured, String> {
-    let key = |name: &str| format!("`{at}{}{name}`", if at.is_empty() { "" } else { "." });
+    let key_of = |name: &str| format!("{at}{}{name}", if at.is_empty() { "" } else { "." });
+    let key = |name: &str| format!("`{}`", key_of(name));
     let completed = positive(value, "completed")
         .or(positive(value, "num_prompts"))
         .ok_or(format!("{} is missing", key("completed")))?;
@@ -286,8 +331,8 @@ fn vllm(value: &Value, at: &str) -> Result<Measured, String> {
     let starts = lengths("start_times");
     let first = starts.iter().copied().fold(f64::INFINITY, f64::min);
     let rate = match value.get("request_rate") {
-        Some(rate) if rate.is_number() => rate.as_f64().filter(|&rate| rate > 0.0),
-        _ => None,
+        Some(rate) => per_second(rate, &key_of("request_rate"))?,
+        None => None,
     };
     let mut requests: Vec<Request> = inputs
         .iter()
@@ -306,7 +351,10 @@ fn vllm(value: &Value, at: &str) -> Result<Measured, String> {
             total("total_output_tokens")? / completed,
         );
     }
-    let concurrency = positive(value, "max_concurrency").map(|count| count.min(1e6) as u32);
+    let concurrency = match value.get("max_concurrency") {
+        Some(count) if !count.is_null() => Some(at_once(count, &key_of("max_concurrency"))?),
+        _ => None,
+    };
     let (load, rate) = match (rate, concurrency) {
         (Some(_), _) if has_times => (None, None),
         (Some(rate), _) => (None, Some(rate)),
@@ -354,20 +402,22 @@ fn aiperf(value: &Value, records: &Value) -> Result<Measured, String> {
     };
     let input = value.get("input_config").unwrap_or(value);
     let option = |name: &str| {
-        path(input, &["loadgen", name])
-            .or_else(|| input.get(name))
-            .and_then(|option| option.as_f64())
-            .filter(|&number| number > 0.0)
+        let option = path(input, &["loadgen", name]).or_else(|| input.get(name))?;
+        (!option.is_null()).then_some(option)
     };
     let count = stat("request_count", "avg")
-        .or(option("request_count"))
+        .or(option("request_count").and_then(|count| count.as_f64()))
         .ok_or("`request_count.avg` is missing")?;
     let output = need("output_sequence_length").or_else(|_| need("output_token_count"))?;
     let requests = alike(count, need("input_sequence_length")?, output);
-    let (load, rate) = match (option("request_rate"), option("concurrency")) {
+    let rate = match option("request_rate") {
+        Some(rate) => per_second(rate, "request_rate")?,
+        None => None,
+    };
+    let (load, rate) = match (rate, option("concurrency")) {
         (Some(rate), _) => (None, Some(rate)),
-        (None, Some(concurrency)) => {
-            (Some(Load::Closed { concurrency: concurrency.min(1e6) as u32 }), None)
+        (None, Some(count)) => {
+            (Some(Load::Closed { concurrency: at_once(count, "concurrency")? }), None)
         }
         (None, None) => {
             return Err("neither `input_config.loadgen.concurrency` nor `.request_rate` is there"
@@ -480,6 +530,44 @@ mod tests {
         assert_eq!((runs[0].name.as_str(), runs[0].workload.requests.len()), ("c1", 3));
         assert_eq!(runs[1].workload.requests.len(), 1);
         assert_eq!(runs[1].workload.requests[0].at, SimSpan::from_ms(250));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_key_and_range() {
+        let vllm = |more: &str| {
+            let text = format!(
+                r#"[{{"completed": 2, "total_input_tokens": 200, "total_output_tokens": 20, {more}}}]"#
+            );
+            read_json(&text).map(|runs| runs.len())
+        };
+        let good = r#""mean_ttft_ms": 50.0, "mean_tpot_ms": 0.0, "request_rate": "inf""#;
+        assert_eq!(vllm(&format!(r#"{good}, "max_concurrency": null"#)), Ok(1));
+        for (more, expected) in [
+            (
+                r#""mean_ttft_ms": 5, "max_concurrency": 0"#,
+                "`[0].max_concurrency` is 0; it must be",
+            ),
+            (r#""mean_ttft_ms": 5, "max_concurrency": -3"#, "`[0].max_concurrency` is -3; it must"),
+            (
+                r#""mean_ttft_ms": 5, "request_rate": "abc""#,
+                "`[0].request_rate` is \"abc\"; it must",
+            ),
+            (r#""mean_ttft_ms": 5, "request_rate": 0"#, "`[0].request_rate` is 0; it must be"),
+            (r#""mean_ttft_ms": 1e300"#, "[0]: mean TTFT is 1e300 ms; it must be from"),
+            (r#""mean_tpot_ms": 1e-300"#, "[0]: mean TPOT is 1e-300 ms; it must be from"),
+            (r#""median_tpot_ms": -3"#, "[0]: median TPOT is -3e0 ms; it must be from"),
+            (r#""output_throughput": 1e300, "max_concurrency": 2"#, "[0]: output tok/s is 1e300"),
+        ] {
+            let why = vllm(more).unwrap_err();
+            assert!(why.starts_with(expected), "{why}");
+        }
+        let ours = r#"{"levels": [{"latency_ms": {}, "load": {"kind": "closed_loop",
+            "concurrency": 0}}]}"#;
+        assert!(read_json(ours).unwrap_err().starts_with("`levels[0].load.concurrency` is 0;"));
+        let aiperf = r#"{"input_config": {"loadgen": {"concurrency": -1}}, "records": {
+            "request_count": {"avg": 4}, "input_sequence_length": {"avg": 5.0},
+            "output_sequence_length": {"avg": 6.0}, "time_to_first_token": {"avg": 12.5}}}"#;
+        assert!(read_json(aiperf).unwrap_err().starts_with("`concurrency` is -1; it must be"));
     }
 
     #[test]

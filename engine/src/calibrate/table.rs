@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::calibrate::fit::Observed;
 use crate::calibrate::workload::{Load, Metric, Workload};
+use crate::sim::scheduler::PrefillOrder;
 use crate::units::SimSpan;
 
 /// A row of a CSV file with a header.
@@ -80,6 +81,37 @@ pub enum Middle {
     Median,
 }
 
+/// Numbers that a run can have, by column.
+const POSSIBLE: [(&str, f64, f64); 10] = [
+    ("concurrency", 1.0, 65_536.0),
+    ("rate_rps", 1e-6, 1e6),
+    ("num_requests", 1.0, 100_000.0),
+    ("isl", 1.0, 1e8),
+    ("osl", 1.0, 1e8),
+    ("prefix_cached_frac", 0.0, 1.0),
+    ("ttft_ms_mean", 1e-3, 1e8),
+    ("ttft_ms_p50", 1e-3, 1e8),
+    ("tpot_ms_mean", 1e-3, 1e8),
+    ("tpot_ms_p50", 1e-3, 1e8),
+];
+
+/// Refuses a row with a number that cannot be; an empty cell is none.
+///
+/// # Errors
+/// Which column, what it holds, and what it can.
+pub fn possible(row: &Row) -> Result<(), String> {
+    for (column, least, most) in POSSIBLE.into_iter().chain([("out_tok_s", 1e-6, 1e9)]) {
+        let text = row.text(column);
+        let within = |number: f64| (least..=most).contains(&number);
+        if !text.is_empty() && !row.number(column).is_some_and(within) {
+            return Err(format!(
+                "`{column}` is `{text}`; it must be a number from {least} to {most}, or empty"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The rows of a CSV text, by column.
 pub fn table(text: &str) -> Vec<Row> {
     let mut records = records(text.trim_start_matches('\u{feff}')).into_iter();
@@ -114,11 +146,17 @@ fn records(text: &str) -> Vec<Vec<String>> {
     records
 }
 
-/// The client of a row.
+/// The client of a row, of an engine with this order of prefills.
+///
+/// Nobody runs a closed loop in which all requests stay in step for long, but on an engine that does:
+/// one that prefills first makes all wait while one is prefilled, so that those that came together go
+/// on together. Where the number of requests is not published, and lengths are not known to be all
+/// the same, a run is therefore taken to be out of step after its burst, if the engine mixes prefills
+/// with decodes.
 ///
 /// # Errors
-/// What is missing.
-pub fn workload(row: &Row) -> Result<Workload, String> {
+/// What is missing, or cannot be.
+pub fn workload(row: &Row, order: PrefillOrder) -> Result<Workload, String> {
     const MOST_REQUESTS: f64 = 100_000.0;
     let distribution = row.text("len_dist");
     let rate = row.positive("rate_rps");
@@ -146,8 +184,13 @@ pub fn workload(row: &Row) -> Result<Workload, String> {
     let drawn = |load, count| Workload::drawn(load, count, input, output, shortest).sharing(shared);
     match (row.text("load"), concurrency, rate) {
         ("closed", Some(concurrency), _) => {
-            let count = requests.unwrap_or(10 * concurrency as usize);
-            Ok(drawn(Load::Closed { concurrency }, count))
+            let all =
+                drawn(Load::Closed { concurrency }, requests.unwrap_or(10 * concurrency as usize));
+            let varies = distribution.starts_with("uniform");
+            Ok(match (requests, order) {
+                (None, PrefillOrder::Mixed) if varies => all.out_of_step(),
+                _ => all,
+            })
         }
         ("static-batch", Some(concurrency), _) => {
             Ok(drawn(Load::Closed { concurrency }, concurrency as usize))
@@ -210,6 +253,7 @@ pub fn observed(row: &Row) -> (Vec<Observed>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibrate::workload::Phases;
 
     #[test]
     fn quoted_cells_keep_their_commas_and_lines() {
@@ -231,6 +275,52 @@ mod tests {
         );
         assert_eq!(row.pair(), "llama|h100|tp||");
         assert_eq!(rows[1].text("gpu"), "");
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_is_named() {
+        let of = |text: &str| possible(&table(text).remove(0));
+        assert_eq!(of("concurrency,isl,osl,tpot_ms_mean\n4,100,10,12.5"), Ok(()));
+        assert_eq!(of("concurrency,rate_rps\n,2"), Ok(()));
+        for (column, number) in [
+            ("concurrency", "0"),
+            ("concurrency", "-3"),
+            ("rate_rps", "abc"),
+            ("rate_rps", "0"),
+            ("prefix_cached_frac", "nan"),
+            ("prefix_cached_frac", "1.5"),
+            ("ttft_ms_mean", "1e300"),
+            ("tpot_ms_p50", "1e-300"),
+        ] {
+            let why = of(&format!("{column},x\n{number},")).unwrap_err();
+            assert!(why.starts_with(&format!("`{column}` is `{number}`; it must be")), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_run_of_unknown_length_is_out_of_step_where_the_engine_mixes_prefills_with_decodes() {
+        let of = |more: &str, order| {
+            let text =
+                format!("load,concurrency,isl,osl,len_dist,num_requests\nclosed,4,100,1000,{more}");
+            let workload = workload(&table(&text)[0], order).unwrap();
+            let outputs = workload.requests.iter().map(|request| request.output.get());
+            (workload.phases, outputs.take(4).collect::<Vec<_>>())
+        };
+        use PrefillOrder::{First, Mixed};
+        // Halves of the golden ratio's multiples: 0.31, 0.93, 0.55, 0.16 of 950 to 1,000.
+        let (phases, burst) = of("uniform:0.95,", Mixed);
+        assert_eq!(phases, Phases::Spread);
+        for (output, share) in burst.into_iter().zip([0.309, 0.927, 0.545, 0.163]) {
+            let least = (950.0 * share) as u32;
+            assert!((least..=least + 60).contains(&output), "{output}, {share}");
+        }
+        for (more, order) in
+            [("uniform:0.95,", First), ("uniform:0.95,40", Mixed), ("fixed,", Mixed)]
+        {
+            let (phases, burst) = of(more, order);
+            assert_eq!(phases, Phases::AsTheyCome, "{more}");
+            assert!(burst.iter().all(|&output| output >= 950), "{more}: {burst:?}");
+        }
     }
 
     #[test]

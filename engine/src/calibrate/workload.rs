@@ -16,6 +16,19 @@ pub struct Workload {
     /// 1, or more if the run was a longer one: each request of the middle then stands for so many
     /// (see [`Workload::shortened`]).
     pub repeats: f64,
+    /// Whether a closed loop's requests stay in step with each other.
+    pub phases: Phases,
+}
+
+/// Whether the requests of a closed loop, all of which begin together, stay in step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phases {
+    /// As their lengths and the engine make it.
+    #[default]
+    AsTheyCome,
+    /// They do not: after the burst they are at all stages of their outputs. The outputs of the burst
+    /// are cut for that, so that its requests have a TTFT, but no pace that counts.
+    Spread,
 }
 
 /// When a client sends its requests.
@@ -62,7 +75,21 @@ impl Workload {
                 at: SimSpan::ZERO,
             })
             .collect();
-        Self { load, requests, repeats: 1.0 }
+        Self { load, requests, repeats: 1.0, phases: Phases::AsTheyCome }
+    }
+
+    /// The same closed loop, whose requests do not stay in step ([`Phases::Spread`]).
+    #[must_use]
+    pub fn out_of_step(mut self) -> Self {
+        let Load::Closed { concurrency } = self.load else { return self };
+        // Multiples of the golden ratio fill 0 to 1 evenly, in no order.
+        const GOLDEN: f64 = 0.618_033_988_749_895;
+        for (place, request) in self.requests.iter_mut().take(concurrency as usize).enumerate() {
+            let left = ((place as f64 + 0.5) * GOLDEN).fract();
+            request.output = Tokens::new((f64::from(request.output.get()) * left).ceil() as u32);
+        }
+        self.phases = Phases::Spread;
+        self
     }
 
     /// A closed loop cut to about `most_tokens` output tokens. Its beginning (all at once) and its
@@ -86,6 +113,14 @@ impl Workload {
         let edge = concurrency as usize;
         let middle = edge..self.requests.len().saturating_sub(edge);
         if middle.contains(&place) { self.repeats } else { 1.0 }
+    }
+
+    /// Whether the pace of the request in `place` is one of the run's.
+    pub(super) fn is_paced(&self, place: usize) -> bool {
+        match (self.load, self.phases) {
+            (Load::Closed { concurrency }, Phases::Spread) => place >= concurrency as usize,
+            _ => true,
+        }
     }
 
     /// The same requests, sent at random (Poisson) with so many per second on average.

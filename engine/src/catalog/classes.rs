@@ -113,6 +113,7 @@ static CLASSES: LazyLock<Vec<EngineClass>> = LazyLock::new(|| {
             host_per_step: row.number("t_step_ms") * 1e-3,
             host_per_layer: row.number("t_layer_us") * 1e-6,
             host_per_sequence: row.number("t_seq_us") * 1e-6,
+            launch_per_layer: row.number("t_launch_us") * 1e-6,
             overlap: Overlap::Norm(row.number("p")),
         },
         request_overhead: SimSpan::from_secs_f64(row.number("t_req_ms") * 1e-3),
@@ -185,6 +186,7 @@ mod tests {
             }
             assert!((0.1e-3..40e-3).contains(&e.host_per_step), "{}", class.id);
             assert!((3e-6..200e-6).contains(&e.host_per_layer), "{}", class.id);
+            assert!((20e-6..2e-3).contains(&e.launch_per_layer), "{}", class.id);
         }
     }
 

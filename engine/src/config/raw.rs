@@ -159,6 +159,7 @@ pub(super) struct Efficiency {
     pub(super) host_per_step_ms: Option<Placed<f64>>,
     pub(super) host_per_layer_us: Option<Placed<f64>>,
     pub(super) host_per_sequence_us: Option<Placed<f64>>,
+    pub(super) launch_per_layer_us: Option<Placed<f64>>,
     pub(super) overlap: Option<Placed<f64>>,
     pub(super) scale: Option<Placed<f64>>,
 }
@@ -544,6 +545,11 @@ impl Efficiency {
             host_per_step_ms: number("host_per_step_ms", &["t_step_ms"], Range::Milliseconds),
             host_per_layer_us: number("host_per_layer_us", &["t_layer_us"], Range::NotNegative),
             host_per_sequence_us: number("host_per_sequence_us", &["t_seq_us"], Range::NotNegative),
+            launch_per_layer_us: number(
+                "launch_per_layer_us",
+                &["t_launch_us"],
+                Range::NotNegative,
+            ),
             overlap: number("overlap", &["p"], Range::AtLeastOne),
             scale: number("scale", &[], Range::Positive),
         };

@@ -414,6 +414,7 @@ pub(super) fn adjusted(base: Efficiency, model: &raw::Model) -> Efficiency {
         host_per_step: scale * host_per_step + step_overhead,
         host_per_layer: scale * time(&typed.host_per_layer_us, 1e-6, base.host_per_layer),
         host_per_sequence: scale * time(&typed.host_per_sequence_us, 1e-6, base.host_per_sequence),
+        launch_per_layer: scale * time(&typed.launch_per_layer_us, 1e-6, base.launch_per_layer),
         overlap: typed.overlap.as_ref().map_or(base.overlap, |p| Overlap::Norm(p.value)),
     }
 }

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use llmsim_engine::calibrate::{
-    Constants, Load, Metric, Observed, Request, Row, Run, Workload, observed, table, workload,
+    Constants, Load, Metric, Observed, Phases, Request, Row, Run, Workload, observed, table,
+    workload,
 };
 use llmsim_engine::catalog::{
     self, Deployment, EngineClass, KvCacheDtype, Memory, ModelShape, WeightDtype,
@@ -44,15 +45,15 @@ impl Case {
             return Err("marked as contradicting its neighbours".to_owned());
         }
         let load = row.text("load").to_owned();
-        let workload = match row.text("len_dist").strip_prefix("trace:") {
-            Some(file) => trace(directory, file.trim())?,
-            None => workload(&row)?.shortened(most_tokens),
-        };
         let model = catalog::model(row.text("model"))
             .map_err(|_| format!("model `{}` is not in the catalogue", row.text("model")))?;
         let gpu = catalog::gpu(row.text("gpu"))
             .map_err(|_| format!("GPU `{}` is not in the catalogue", row.text("gpu")))?;
         let (class, is_nearest) = class_for(&row, model, catalog::architecture(gpu).unwrap_or(""));
+        let workload = match row.text("len_dist").strip_prefix("trace:") {
+            Some(file) => trace(directory, file.trim())?,
+            None => workload(&row, class.prefill_order)?.shortened(most_tokens),
+        };
 
         let longest = workload
             .requests
@@ -151,7 +152,7 @@ fn trace(directory: &Path, file: &str) -> Result<Workload, String> {
     if requests.is_empty() {
         return Err(missing());
     }
-    Ok(Workload { load: Load::Open, requests, repeats: 1.0 })
+    Ok(Workload { load: Load::Open, requests, repeats: 1.0, phases: Phases::AsTheyCome })
 }
 
 /// The class that was fitted for this engine, GPU and format, or else the one that comes nearest,

@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// The same of an engine's set to `generic`, and of a class to its engine's set.
     #[arg(long, value_names = ["ENGINE", "CLASS"], num_args = 2, default_values_t = [1.0, 2.0])]
     fit_priors: Vec<f64>,
+    /// Score each row with its class fitted without the rows of the same pair of model and GPUs, or
+    /// of the same model or kind of GPU altogether.
+    #[arg(long, value_enum, default_value_t = refit::HoldOut::Pair)]
+    hold_out: refit::HoldOut,
     /// Fit the classes anew to all rows and write the constants into
     /// `engine/data/engine_classes.csv`, and which rows they were into `perf/data/fitted_rows.txt`.
     #[arg(long)]

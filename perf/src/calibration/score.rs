@@ -67,14 +67,15 @@ pub(super) fn score(
     let fitter = Fitter::new(fitted, args);
     let mut without: BTreeMap<(&str, &str), Constants> = BTreeMap::new();
     for (case, _) in &fitter.cases {
+        let part = args.hold_out.of(case);
         without
-            .entry((&case.pair, case.class.id))
-            .or_insert_with(|| fitter.class(case.class, Some(&case.pair)));
+            .entry((part, case.class.id))
+            .or_insert_with(|| fitter.class(case.class, Some(part)));
     }
     let mut groups: BTreeMap<&str, Vec<(&Case, Constants)>> = BTreeMap::new();
     for (case, linear) in &lived {
         let held_out = was_fitted(case)
-            .then(|| without.get(&(case.pair.as_str(), case.class.id)))
+            .then(|| without.get(&(args.hold_out.of(case), case.class.id)))
             .flatten()
             .copied();
         let constants = held_out.unwrap_or(preset(case.class));

@@ -4,11 +4,12 @@
 //! models file that loads, with the report as comments above it.
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use llmsim_engine::calibrate::{
     Constant, Constants, Fitting, Gaps, Load, Measured, Report, Run, fit, fit_residual, linearise,
-    observed, read_json, relive, table, workload, written,
+    observed, possible, read_json, relive, table, workload, written,
 };
 use llmsim_engine::config::{self, Config, ModelSpec};
 use llmsim_engine::sim::EngineSpec;
@@ -52,25 +53,64 @@ pub struct Asked {
     pub results: Vec<PathBuf>,
 }
 
-/// Longer closed loops are cut to this; their burst and some rounds remain.
+/// Longer closed loops are cut to this; their burst and some rounds remain. Many runs share
+/// [`MOST_OF_ALL`], so that a calibration ends in seconds.
 const MOST_TOKENS: u64 = 400_000;
+
+/// Output tokens of all runs, where closed loops can be cut to it.
+const MOST_OF_ALL: u64 = 4_000_000;
+
+/// More runs than this say nothing that a part of them does not.
+const MOST_RUNS: usize = 100;
+
+/// What a run may generate that cannot be cut further.
+const MOST_UNCUT: u64 = 10_000_000;
+
+/// The largest file that is read. With `--save-detailed` a result has a number per token.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// Fits and writes.
 ///
 /// # Errors
 /// What is wrong with a file, as the whole message.
 pub fn run(options: &Options) -> Result<String, String> {
+    if let Some(share) = options.asked.prefix_cached.filter(|share| !(0.0..=1.0).contains(share)) {
+        return Err(format!(
+            "--prefix-cached is {share}; it is a share of the prompt: a number from 0 to 1"
+        ));
+    }
     let config = super::load(&options.files)?;
     let (model, spec, start) = chosen(&config, options)?;
     let mut names = Vec::new();
-    let mut runs = Vec::new();
     let mut gaps = Vec::new();
+    let mut all = Vec::new();
     for path in &options.asked.results {
-        for measured in read(path)? {
+        for mut measured in read(path, spec)? {
             names.push(format!("{}: {}", file_name(path), measured.name));
-            gaps.push(measured.gaps);
-            runs.push(as_run(measured, spec, options));
+            gaps.push(measured.gaps.take());
+            all.push(measured);
         }
+    }
+    if all.len() > MOST_RUNS {
+        return Err(format!(
+            "there are {} runs; at most {MOST_RUNS} are fitted at once. Give a dozen or so, at \
+             different concurrencies and prompt lengths: more of the same tell no more",
+            all.len()
+        ));
+    }
+    let each = MOST_TOKENS.min(MOST_OF_ALL / all.len().max(1) as u64);
+    let mut runs = Vec::new();
+    for (measured, name) in all.into_iter().zip(&names) {
+        let run = as_run(measured, spec, options, each);
+        let tokens = run.workload.output_tokens();
+        if tokens > MOST_UNCUT {
+            return Err(format!(
+                "{name}: {} requests with {tokens} output tokens; at most {MOST_UNCUT} are lived \
+                 through. Give a shorter part of the run, or one with fewer requests at a time",
+                run.workload.requests.len()
+            ));
+        }
+        runs.push(run);
     }
     let refused = |place: usize, why: llmsim_engine::sim::Refusal| {
         format!(
@@ -243,9 +283,19 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The runs of a result, whatever tool wrote it.
-fn read(path: &Path) -> Result<Vec<Measured>, String> {
+fn read(path: &Path, spec: &SchedulerSpec) -> Result<Vec<Measured>, String> {
     let name = path.display();
-    let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+    let wrong = |error: std::io::Error| format!("{name}: {error}");
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(wrong)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(format!(
+            "{name}: larger than {} MiB, the most that is read; save the result without the times \
+             of every token (--save-detailed), or give fewer runs",
+            MOST_BYTES >> 20
+        ));
+    }
     let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))?;
     if text.trim_start().starts_with(['{', '[']) {
         return read_json(&text).map_err(|why| format!("{name}: {why}"));
@@ -261,7 +311,9 @@ fn read(path: &Path) -> Result<Vec<Measured>, String> {
         .enumerate()
         .map(|(place, row)| {
             let line = place + 2;
-            let workload = workload(row).map_err(|why| format!("{name}, line {line}: {why}"))?;
+            let at = |why: String| format!("{name}, line {line}: {why}");
+            possible(row).map_err(at)?;
+            let workload = workload(row, spec.prefill_order).map_err(at)?;
             let (observed, _) = observed(row);
             if observed.is_empty() {
                 return Err(format!(
@@ -274,13 +326,13 @@ fn read(path: &Path) -> Result<Vec<Measured>, String> {
         .collect()
 }
 
-fn as_run(measured: Measured, spec: &SchedulerSpec, options: &Options) -> Run {
+fn as_run(measured: Measured, spec: &SchedulerSpec, options: &Options, most_tokens: u64) -> Run {
     let mut workload = measured.workload;
-    if let Some(share) = options.asked.prefix_cached.filter(|share| share.is_finite()) {
+    if let Some(share) = options.asked.prefix_cached {
         workload = workload.sharing(share);
     }
     if let Load::Closed { .. } = workload.load {
-        workload = workload.shortened(MOST_TOKENS);
+        workload = workload.shortened(most_tokens);
     }
     Run { spec: spec.clone(), workload, observed: measured.observed }
 }
@@ -353,6 +405,42 @@ mod tests {
         let text = calibrated("table", MODELS, table).unwrap();
         assert!(text.contains("result: line 2"), "{text}");
         assert!(text.contains("warning: no run tells TTFT"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_field_run_and_range() {
+        let row = "concurrency,rate_rps,isl,osl,num_requests,tpot_ms_mean,load";
+        for (line, expected) in [
+            ("0,,500,50,4,12,closed", "line 2: `concurrency` is `0`; it must be a number from 1"),
+            (",abc,500,50,4,12,open-poisson", "line 2: `rate_rps` is `abc`; it must be a number"),
+            ("1,,500,50,4,1e300,closed", "line 2: `tpot_ms_mean` is `1e300`; it must be"),
+        ] {
+            let why = calibrated("cell", MODELS, &format!("{row}\n{line}\n")).unwrap_err();
+            assert!(why.contains(expected), "{why}");
+        }
+        let many = "1,,500,50,4,12,closed\n".repeat(MOST_RUNS + 1);
+        let why = calibrated("many", MODELS, &format!("{row}\n{many}")).unwrap_err();
+        assert!(why.contains("there are 101 runs; at most 100"), "{why}");
+        let why = calibrated("uncut", MODELS, &format!("{row}\n5000,,500,5000,,12,closed\n"));
+        assert!(why.unwrap_err().contains("at most 10000000 are lived through"));
+        for share in [2.0, -1.0, f64::NAN] {
+            let options = Options {
+                files: Files {
+                    models: "none".to_owned(),
+                    responses: "builtin:responses".to_owned(),
+                    faults: None,
+                },
+                asked: Asked {
+                    model: None,
+                    output: None,
+                    prefix_cached: Some(share),
+                    step_residual: false,
+                    results: Vec::new(),
+                },
+            };
+            let why = run(&options).unwrap_err();
+            assert!(why.starts_with(&format!("--prefix-cached is {share}; it is")), "{why}");
+        }
     }
 
     #[test]

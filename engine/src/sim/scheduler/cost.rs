@@ -197,6 +197,9 @@ pub struct Efficiency {
     pub host_per_layer: f64,
     /// Host time per sequence in the step, seconds.
     pub host_per_sequence: f64,
+    /// Time to launch a layer's kernels one by one, seconds: a step with a prefill in it is no
+    /// captured graph, so that it takes at least so long per layer, however little the GPU has to do.
+    pub launch_per_layer: f64,
     /// How memory and arithmetic overlap.
     pub overlap: Overlap,
 }
@@ -224,6 +227,7 @@ impl Efficiency {
         host_per_step: 0.0,
         host_per_layer: 0.0,
         host_per_sequence: 0.0,
+        launch_per_layer: 0.0,
         overlap: Overlap::Totals,
     };
 }
@@ -317,6 +321,7 @@ impl Roofline {
             ("host_per_step", e.host_per_step),
             ("host_per_layer", e.host_per_layer),
             ("host_per_sequence", e.host_per_sequence),
+            ("launch_per_layer", e.launch_per_layer),
         ];
         for (name, value) in positive {
             if !(value.is_finite() && value > 0.0) {
@@ -370,9 +375,6 @@ impl Roofline {
         } else {
             0.0
         };
-        let host = e.host_per_step
-            + e.host_per_layer * self.layers
-            + e.host_per_sequence * f64::from(shape.sequences);
 
         // A decode's attention streams the cache while it computes; what arithmetic takes beyond
         // that is all that shows.
@@ -388,6 +390,13 @@ impl Roofline {
             }
         };
 
+        let busy = on_gpu + all_reduce;
+        let launched = if shape.chunks > 0 { self.launched(busy) } else { busy };
+        let host = e.host_per_step
+            + e.host_per_layer * self.layers
+            + e.host_per_sequence * f64::from(shape.sequences)
+            + (launched - busy);
+
         let parts = [
             (Bound::Memory, weights + kv_read),
             (Bound::Compute, linear + attention),
@@ -401,7 +410,7 @@ impl Roofline {
             }
         }
         StepTime {
-            total: span(on_gpu + all_reduce + host),
+            total: span(busy + host),
             bound: bound.0,
             terms: StepTerms {
                 weights: span(weights),
@@ -412,6 +421,18 @@ impl Roofline {
                 host: span(host),
             },
         }
+    }
+
+    /// How long the GPU takes for `busy` seconds of work whose kernels the host launches one by one
+    /// while it runs: the longer of the two, and somewhat more where they are nearly equal (p = 4).
+    fn launched(&self, busy: f64) -> f64 {
+        let launching = self.efficiency.launch_per_layer * self.layers;
+        if launching == 0.0 {
+            return busy;
+        }
+        let (longer, shorter) = (busy.max(launching), busy.min(launching));
+        let ratio = (shorter / longer).powi(4);
+        longer * (1.0 + ratio).sqrt().sqrt()
     }
 
     /// The share of the routed experts that at least one of `tokens` picks.
@@ -626,6 +647,7 @@ mod tests {
                 host_per_step: 0.9e-3,
                 host_per_layer: 12e-6,
                 host_per_sequence: 4.7e-6,
+                launch_per_layer: 0.0,
                 overlap: Overlap::Norm(1.9),
             },
             ..plain()
@@ -779,6 +801,28 @@ mod tests {
         // 1 + 0.4 + 7 x 0.005 ms.
         let time = roofline.time(&decode(7, 1));
         assert_eq!((time.total.as_ns(), time.bound), (1_435_000, Bound::Host));
+    }
+
+    #[test]
+    fn a_step_with_a_prefill_takes_as_long_as_launching_its_kernels() {
+        // 10 layers of 100 us: 1 ms of launching. Each token is 1 us of arithmetic.
+        let roofline = Roofline {
+            layers: 10.0,
+            linear_flop_per_token: 1e3,
+            efficiency: Efficiency { launch_per_layer: 100e-6, ..plain().efficiency },
+            ..plain()
+        };
+        // A decode is a captured graph: 1 us, and nothing to launch.
+        assert_eq!(total_ns(&roofline, &decode(1, 1)), 1_000);
+        // 10 us of work hide in 1 ms of launching.
+        let small = roofline.time(&prefill(10, 0));
+        assert_eq!((small.total.as_ns(), small.bound), (1_000_000, Bound::Host));
+        assert_eq!(small.terms.host.as_ns(), 990_000);
+        // Both 1 ms: the fourth root of 2, 1.189207. 10 ms of work hide the launching:
+        // 10 x (1 + 0.1^4)^(1/4) = 10.00025 ms.
+        assert_eq!(total_ns(&roofline, &prefill(1_000, 0)), 1_189_207);
+        let large = roofline.time(&prefill(10_000, 0));
+        assert_eq!((large.total.as_ns(), large.bound), (10_000_250, Bound::Compute));
     }
 
     #[test]
