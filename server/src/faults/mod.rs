@@ -60,7 +60,8 @@ pub(crate) struct Plan {
 /// The longest body that is looked into on an I/O thread.
 const LONGEST_INLINE: usize = 32 * 1024;
 
-/// The most [work](Plan::work) that is done there: a quarter of a millisecond at a nanosecond each.
+/// The most [work](Plan::work) that is done there: a quarter of a millisecond if each takes a
+/// nanosecond, which is an estimate and no measurement.
 const MOST_WORK_INLINE: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
