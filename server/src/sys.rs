@@ -150,20 +150,32 @@ pub(crate) fn realtime(priority: i32) -> io::Result<()> {
 /// as the next tick. Its share of the time stays what it is, and its niceness; no privilege is
 /// needed. Kernels before 6.12 take no notice, and threads in real time have no turns.
 pub(crate) fn short_turns(slice: Duration) {
-    const OURS: libc::pid_t = 0;
+    const NO_FLAGS: libc::c_uint = 0;
+    let Some(mut attributes) = scheduling() else { return };
+    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    attributes.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
+    #[expect(unsafe_code, reason = "sched_setattr has no wrapper, not even in libc")]
+    // SAFETY: the kernel only reads the attributes, which live across the call and say their own size;
+    // thread 0 is the calling one. A refusal leaves things as they were, which is harmless.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, NO_FLAGS);
+    }
+}
+
+/// How this thread is scheduled; nothing if the kernel does not say.
+fn scheduling() -> Option<libc::sched_attr> {
     const NO_FLAGS: libc::c_uint = 0;
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    #[expect(unsafe_code, reason = "sched_setattr has no wrapper, not even in libc")]
-    // SAFETY: an all-zero sched_attr is a valid value of that plain C struct; the kernel writes only
-    // `size` bytes into it in the first call and only reads it in the second, and both calls are
-    // about the calling thread. A refusal leaves things as they were, which is harmless.
+    #[expect(unsafe_code, reason = "sched_getattr has no wrapper, not even in libc")]
+    // SAFETY: an all-zero sched_attr is a valid value of that plain C struct, of which the kernel writes
+    // at most `size` bytes; thread 0 is the calling one.
     unsafe {
-        let mut attr: libc::sched_attr = std::mem::zeroed();
-        let got = libc::syscall(libc::SYS_sched_getattr, OURS, &raw mut attr, size, NO_FLAGS);
-        if got == 0 && attr.sched_policy == libc::SCHED_OTHER as u32 {
-            attr.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
-            libc::syscall(libc::SYS_sched_setattr, OURS, &raw const attr, NO_FLAGS);
-        }
+        let mut attributes: libc::sched_attr = std::mem::zeroed();
+        let refused =
+            libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, NO_FLAGS);
+        (refused == 0).then_some(attributes)
     }
 }
 
@@ -257,5 +269,28 @@ fn stop_signals() -> libc::sigset_t {
         libc::sigaddset(&raw mut set, libc::SIGINT);
         libc::sigaddset(&raw mut set, libc::SIGTERM);
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_the_turns_that_it_asks_for_where_the_kernel_has_such() {
+        let (before, after) = std::thread::spawn(|| {
+            let before = scheduling();
+            short_turns(Duration::from_micros(200));
+            (before, scheduling())
+        })
+        .join()
+        .unwrap();
+        let (Some(before), Some(after)) = (before, after) else { return };
+        assert_eq!(after.sched_policy, before.sched_policy);
+        assert_eq!(after.sched_nice, before.sched_nice);
+        // Kernels before 6.12 tell no turns of such threads.
+        if before.sched_policy == libc::SCHED_OTHER as u32 && before.sched_runtime != 0 {
+            assert_eq!(after.sched_runtime, 200_000);
+        }
     }
 }
