@@ -6,7 +6,7 @@
 //! bell afterwards, and whoever goes to sleep looks at its queue once more after saying so; with
 //! the two full fences one of them always sees the other.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -62,7 +62,8 @@ pub(crate) enum Report {
     Queued(JobId, SimTime),
     /// The engine does not take the job.
     Refused(JobId, Refusal),
-    /// Something happened to the job, and was released at this instant.
+    /// Something happened to the job, and was released at this instant. Of a token that speaks for
+    /// later ones, too, the instants are those of the oldest of them.
     Event(Event, SimTime),
 }
 
@@ -172,21 +173,36 @@ impl Inbox {
 /// A ring for reports and the bell of the I/O thread that reads it.
 pub(crate) fn reports(capacity: usize, bell: Arc<Doorbell>) -> (Reporter, rtrb::Consumer<Report>) {
     let (ring, reader) = rtrb::RingBuffer::new(capacity);
-    (Reporter { ring, bell, spilled: VecDeque::new(), merged: 0, unrung: false }, reader)
+    let reporter = Reporter {
+        ring,
+        bell,
+        spilled: VecDeque::new(),
+        moved: 0,
+        latest: HashMap::new(),
+        merged: 0,
+        unrung: false,
+    };
+    (reporter, reader)
 }
 
 /// The GPU thread's end of a ring.
 ///
-/// If the I/O thread lags so far that the ring is full, reports spill into a list; if that is full
-/// too, plain tokens are left out, which loses nothing but their own stamp: a later token of the
-/// same job says 'up to here'. So are preemptions and what follows on them, of which a request may
-/// have any number and which only its timing tells of. What is left (verdicts, admissions, first and
-/// last tokens) is always kept, and a request has at most four of those.
+/// If the I/O thread lags so far that the ring is full, reports spill into a list. If that is full
+/// too, of each job one plain token is still put into it, and speaks for those after it: it says
+/// 'up to here' and keeps its own stamp, so that all of them count as late as the oldest. What is lost
+/// is the stamps of the others. Preemptions and what follows on them, of which a request may have any
+/// number and which only its timing tells of, are left out. What is left (verdicts, admissions, first
+/// and last tokens) is always kept: of each request the full list takes at most five reports.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     ring: rtrb::Producer<Report>,
     bell: Arc<Doorbell>,
     spilled: VecDeque<Report>,
+    /// Reports that have left the list, ever: what is its front was put in after so many others.
+    moved: u64,
+    /// Of each job, after how many others the token was put into the full list that speaks for later
+    /// ones. The list has been full since, so no other plain token of the job stands behind it.
+    latest: HashMap<JobId, u64>,
     merged: u64,
     unrung: bool,
 }
@@ -204,13 +220,34 @@ impl Reporter {
             }
         }
         if self.spilled.len() < Self::SPILL_LIMIT {
+            self.latest.clear();
             self.spilled.push_back(report);
             return;
         }
         match Weight::of(&report) {
             Weight::Kept => self.spilled.push_back(report),
-            Weight::Merged => self.merged += 1,
+            Weight::Merged(event, released) => self.merge(event, released),
             Weight::LeftOut => {}
+        }
+    }
+
+    /// Lets the job's token in the full list speak for this one, too, or puts this one there.
+    fn merge(&mut self, event: Event, released: SimTime) {
+        let behind = self.moved + self.spilled.len() as u64;
+        let place = self.latest.entry(event.job).or_insert(behind);
+        let at = place.checked_sub(self.moved).and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.spilled.get_mut(at)) {
+            Some(Report::Event(older, older_released)) => {
+                older.what = event.what;
+                // The greatest lag of a release is told of a request, and is no less for this.
+                let late = released.saturating_since(event.at);
+                *older_released = (*older_released).max(older.at + late);
+                self.merged += 1;
+            }
+            _ => {
+                *place = behind;
+                self.spilled.push_back(Report::Event(event, released));
+            }
         }
     }
 
@@ -222,6 +259,7 @@ impl Reporter {
                 break;
             }
             self.spilled.pop_front();
+            self.moved += 1;
             self.unrung = true;
         }
         if std::mem::take(&mut self.unrung) {
@@ -234,7 +272,7 @@ impl Reporter {
         !self.spilled.is_empty()
     }
 
-    /// Tokens whose own report was left out because the reader lagged too far.
+    /// Tokens for which an older one spoke because the reader lagged too far.
     pub(crate) fn merged(&self) -> u64 {
         self.merged
     }
@@ -244,17 +282,19 @@ impl Reporter {
 enum Weight {
     /// It is kept all the same.
     Kept,
-    /// A later token says the same.
-    Merged,
+    /// An older token of the job may speak for it.
+    Merged(Event, SimTime),
     /// Nobody hears of it.
     LeftOut,
 }
 
 impl Weight {
     fn of(report: &Report) -> Self {
-        let Report::Event(event, _) = report else { return Self::Kept };
+        let Report::Event(event, released) = report else { return Self::Kept };
         match event.what {
-            What::Token { index, finish: None } if index.get() > 1 => Self::Merged,
+            What::Token { index, finish: None } if index.get() > 1 => {
+                Self::Merged(*event, *released)
+            }
             What::Preempted | What::Resumed { .. } => Self::LeftOut,
             What::Token { .. } | What::Admitted { .. } | What::Lost => Self::Kept,
         }
@@ -274,10 +314,33 @@ mod tests {
         Report::Event(Event { at, job: JobId(job), what }, at)
     }
 
-    fn index_of(report: &Report) -> u32 {
+    /// Of a report of tokens: their job, the instant that it bears, which in these tests is the number
+    /// of a token, and the number of the newest.
+    fn told(report: &Report) -> (u64, u64, u32) {
         match report {
-            Report::Event(Event { what: What::Token { index, .. }, .. }, _) => index.get(),
+            Report::Event(Event { at, job, what: What::Token { index, .. } }, _) => {
+                (job.0, at.as_ns(), index.get())
+            }
             other => panic!("{other:?}"),
+        }
+    }
+
+    fn index_of(report: &Report) -> u32 {
+        told(report).2
+    }
+
+    fn read_all(
+        reporter: &mut Reporter,
+        reader: &mut rtrb::Consumer<Report>,
+        mut hear: impl FnMut(&Report),
+    ) {
+        loop {
+            reporter.deliver();
+            let Ok(first) = reader.pop() else { return };
+            hear(&first);
+            while let Ok(report) = reader.pop() {
+                hear(&report);
+            }
         }
     }
 
@@ -305,24 +368,69 @@ mod tests {
         for index in 1..=200_000 {
             reporter.publish(token(1, index));
         }
-        assert_eq!(reporter.spilled.len(), Reporter::SPILL_LIMIT);
-        assert_eq!(reporter.merged(), 200_000 - 4 - Reporter::SPILL_LIMIT as u64);
+        assert_eq!(reporter.spilled.len(), Reporter::SPILL_LIMIT + 1);
+        assert_eq!(reporter.merged(), 200_000 - 4 - Reporter::SPILL_LIMIT as u64 - 1);
         let mut last = 0;
-        loop {
-            reporter.deliver();
-            let mut any = false;
-            while let Ok(report) = reader.pop() {
-                any = true;
-                assert!(index_of(&report) > last);
-                last = index_of(&report);
-            }
-            if !any {
-                break;
-            }
-        }
+        read_all(&mut reporter, &mut reader, |report| {
+            assert!(index_of(report) > last);
+            last = index_of(report);
+        });
+        assert_eq!(last, 200_000);
         reporter.publish(token(1, 200_001));
         reporter.deliver();
         assert_eq!(index_of(&reader.pop().unwrap()), 200_001);
+    }
+
+    #[test]
+    fn a_token_that_speaks_for_others_is_the_oldest_of_them() {
+        const JOBS: u64 = 3;
+        let (mut reporter, mut reader) = reports(4, Arc::new(Doorbell::default()));
+        let (mut published, mut last) = (0, [0; JOBS as usize]);
+        // What is told of a job begins where the last left off, and bears the stamp of its beginning.
+        let mut hear = |report: &Report| {
+            let (job, at, index) = told(report);
+            let last = &mut last[job as usize];
+            assert_eq!(at, u64::from(*last) + 1, "job {job} up to {index}");
+            assert!(index > *last, "job {job}: {index} after {last}");
+            *last = index;
+        };
+        // The reader stops, reads a little of the full list, then so much that it is no longer full,
+        // and at last all.
+        for reads in [0, 10, 40_000, 10, 0, usize::MAX, 0, usize::MAX] {
+            for _ in 0..30_000 {
+                published += 1;
+                (0..JOBS).for_each(|job| reporter.publish(token(job, published)));
+            }
+            for _ in 0..reads {
+                reporter.deliver();
+                let Ok(report) = reader.pop() else { break };
+                hear(&report);
+            }
+            assert!(reporter.spilled.len() <= Reporter::SPILL_LIMIT + JOBS as usize);
+        }
+        assert!(reporter.merged() > 0);
+        assert_eq!(last, [published; JOBS as usize]);
+    }
+
+    #[test]
+    fn of_tokens_that_another_speaks_for_the_greatest_lag_of_the_release_is_kept() {
+        let (mut reporter, mut reader) = reports(1, Arc::new(Doorbell::default()));
+        for index in 1..=1 + Reporter::SPILL_LIMIT as u32 {
+            reporter.publish(token(1, index));
+        }
+        for (index, at, released) in [(1, 100, 101), (2, 200, 203), (3, 300, 309), (4, 400, 401)] {
+            let what = What::Token { index: Tokens::new(index), finish: None };
+            let event = Event { at: SimTime::from_ns(at), job: JobId(2), what };
+            reporter.publish(Report::Event(event, SimTime::from_ns(released)));
+        }
+        let mut heard = Vec::new();
+        read_all(&mut reporter, &mut reader, |report| {
+            if let Report::Event(event @ Event { job: JobId(2), .. }, released) = report {
+                heard.push((index_of(report), event.at.as_ns(), released.as_ns()));
+            }
+        });
+        // A first token is always told. The second speaks for two more; the third was 9 ns late.
+        assert_eq!(heard, [(1, 100, 101), (4, 200, 209)]);
     }
 
     #[test]

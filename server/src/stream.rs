@@ -419,9 +419,11 @@ impl Generations {
             }
             What::Token { index, finish } => {
                 debug_assert!(index > lane.progress.released, "tokens come in order");
+                // Of several that one report tells of, the oldest bears this stamp.
                 if !lane.has_unsent_token() {
                     lane.oldest_unsent = event.at;
                 }
+                let before = lane.progress.released;
                 lane.progress.released = index;
                 lane.progress.finish = finish;
                 entry.unfinished -= u32::from(finish.is_some());
@@ -440,7 +442,7 @@ impl Generations {
                             entry.state = State::Complete;
                             entry.conn.signal(Signal::Generation);
                         }
-                        self.shard.unstreamed_tokens.add(1);
+                        self.shard.unstreamed_tokens.add(u64::from((index - before).get()));
                     }
                 }
                 let is_whole = matches!(entry.state, State::Running | State::Complete);

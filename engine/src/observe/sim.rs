@@ -594,7 +594,7 @@ fn process(view: &View<'_>, all: &mut Vec<Family>) {
         ),
         (
             "llm_sim_merged_token_reports_total",
-            "Tokens sent with a later one since an I/O thread was too far behind.",
+            "Tokens told of together with an older one, and counted as late as it, since an I/O thread was too far behind.",
             Kind::Counter,
             process.merged_tokens as f64,
         ),

@@ -211,6 +211,41 @@ fn play<F: Future<Output = ()>>(story: impl FnOnce() -> F) {
 }
 
 #[test]
+fn tokens_left_out_while_a_thread_was_far_behind_count_as_late_as_the_oldest_of_them() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let (_clients, jobs) = stage.streams(1).await;
+        // All that there is room for is about a request that is long gone.
+        let gone = JobId(u64::MAX);
+        let token = |job, index, at| {
+            let what = What::Token { index: Tokens::new(index), finish: None };
+            Report::Event(Event { at, job, what }, at)
+        };
+        for index in 1.. {
+            stage.reporter.publish(token(gone, index, SimTime::ZERO));
+            if stage.reporter.merged() > 0 {
+                break;
+            }
+        }
+        // The first token is told of in any case; the next are due at once, the last not for an hour.
+        let hour = stage.io.clock.now() + SimSpan::from_ms(3_600_000);
+        (1..=5).for_each(|index| stage.reporter.publish(token(jobs[0], index, SimTime::ZERO)));
+        while stage.reporter.is_behind() || stage.sent() < 1 {
+            stage.reporter.deliver();
+            stage.dispatch().await;
+        }
+        stage.reporter.publish(token(jobs[0], 6, hour));
+        while stage.sent() < 6 {
+            stage.dispatch().await;
+        }
+        let mut lags = Vec::new();
+        stage.io.shard.replicas[1].window().since(0, usize::MAX, &mut lags);
+        assert_eq!(lags.iter().filter(|&&lag| lag == 0).count(), 1, "{lags:?}");
+        assert_eq!(lags.len(), 6);
+    });
+}
+
+#[test]
 fn of_many_sockets_at_once_few_are_taken_in_before_tokens_that_are_due_are_sent() {
     play(|| async {
         let mut stage = Stage::new().await;
