@@ -18,7 +18,10 @@ use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use super::super::head::Head;
 use super::super::response::{self, Exchange, RequestId, Response};
-use super::{Close, Link, MOST_PIPELINED, OpenGeneration, Received, Signal, Turn, millis};
+use super::conn::Signal;
+use super::generate::{MOST_PIPELINED, OpenGeneration};
+use super::link::{Link, Received, Turn};
+use super::{Close, millis};
 use crate::api::answer::Answer;
 use crate::faults::in_stream::{InStream, Voice, error_event, malform};
 use crate::faults::{Verdict, limit_headers, respond};
@@ -378,7 +381,7 @@ impl Link {
             return Err(Close::Gone);
         }
         let mut timer = pin!(monoio::time::sleep(Duration::from_nanos(span.as_ns())));
-        self.conn.expires.set(u64::MAX);
+        self.conn.never_expire();
         loop {
             let reads = self.buffer.len() < MOST_PIPELINED;
             let turn = {
