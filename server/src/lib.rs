@@ -1,8 +1,9 @@
 //! A deterministic, GPU-free stand-in for an OpenAI-compatible LLM server.
 //!
 //! The order in which to read the path of a streaming request: `io_thread` takes the connection in,
-//! `http` reads one request, `api::chat` decides the words, `ring` carries the counts to a GPU
-//! thread, `gpu_thread` tells the engine the time, and `stream` turns what happened into frames.
+//! `http::connection` reads one request, `api::chat` decides the words, `connection::generate` submits
+//! them, `ring` carries the counts to a GPU thread, `gpu_thread` tells the engine the time, and `stream`
+//! turns what happened into frames: `generation` takes it in, `render` words it, `send` hands it over.
 
 mod adapters;
 mod api;

@@ -1,0 +1,148 @@
+//! What is due of a generation goes to the kernel, and is counted.
+//!
+//! What is due is known to the generation; how it reads, to [`render`](super::render). The invariant: a
+//! token is counted once, when the kernel has taken all bytes of its unit, with the lag of the oldest that
+//! had not been sent.
+
+use std::io;
+
+use llmsim_engine::units::{SimSpan, SimTime};
+
+use super::render::{HEAD, Rendered, Scratch, WRITE_SIZE};
+use super::{Generation, State};
+use crate::clock::Clock;
+use crate::http::connection::Signal;
+use crate::metrics::record::IoShard;
+
+/// Writes to one client before others get their turn, however fast it reads: some 80 µs.
+const WRITES_PER_TURN: usize = 2;
+
+impl Generation {
+    /// Writes the units that are due, in as few writes as they need and no more than a turn may
+    /// have. Never waits. Returns how many bytes the kernel took.
+    pub(in crate::stream) fn send(
+        &mut self,
+        clock: Clock,
+        shard: &IoShard,
+        scratch: &mut Scratch,
+    ) -> usize {
+        let (mut writes, mut taken) = (0, 0);
+        while self.is_due() {
+            if writes == WRITES_PER_TURN {
+                return taken;
+            }
+            writes += 1;
+            let bytes = match &self.cut {
+                None => {
+                    self.render(scratch);
+                    &scratch.bytes
+                }
+                Some(cut) => {
+                    scratch.units.clear();
+                    scratch.units.push(Rendered { lane: cut.lane, end: cut.bytes.len() });
+                    &cut.bytes
+                }
+            };
+            let length = bytes.len();
+            let next = &bytes[self.bytes_of_next..];
+            let sent = match self.socket {
+                Some(socket) => socket.send(next),
+                None => self.conn.send(next),
+            };
+            match sent {
+                Ok(sent) => {
+                    let now = clock.now();
+                    taken += sent;
+                    let reached = self.bytes_of_next + sent;
+                    let whole = if reached == length {
+                        self.cut = None;
+                        scratch.units.len()
+                    } else {
+                        scratch.units.partition_point(|unit| unit.end <= reached)
+                    };
+                    let start = if whole == 0 { 0 } else { scratch.units[whole - 1].end };
+                    self.bytes_of_next = reached - start;
+                    self.count_units(&scratch.units[..whole], now, shard);
+                    if let Some(next) = scratch.units.get(whole) {
+                        // What was cut must be what comes next.
+                        if next.lane != HEAD {
+                            self.turn = next.lane;
+                        }
+                        if self.cut.is_none() && next.end - start > WRITE_SIZE {
+                            self.cut = Some(scratch.take(start, *next));
+                        }
+                        self.block();
+                        return taken;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.block();
+                    return taken;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.state = State::Lost;
+                    self.conn.signal(Signal::Generation);
+                    return taken;
+                }
+            }
+        }
+        if self.fault.is_some() && self.is_at_gate() {
+            self.state = State::Struck;
+            self.conn.signal(Signal::Generation);
+            return taken;
+        }
+        self.lags = false;
+        if self.open == 0 {
+            self.state = State::Complete;
+            self.conn.signal(Signal::Generation);
+        }
+        taken
+    }
+
+    fn block(&mut self) {
+        self.lags = true;
+        self.state = State::Blocked;
+        self.conn.signal(Signal::Generation);
+    }
+
+    /// The kernel has taken `units`.
+    fn count_units(&mut self, units: &[Rendered], now: SimTime, shard: &IoShard) {
+        for run in units.chunk_by(|one, other| one.lane == other.lane) {
+            let number = run[0].lane;
+            if number == HEAD {
+                self.is_head_sent = true;
+                continue;
+            }
+            let lane = &mut self.lanes[number];
+            let tokens_before = lane.tokens_sent();
+            lane.units_sent += run.len() as u32;
+            let tokens = lane.tokens_sent() - tokens_before;
+            self.open -= u32::from(lane.is_end(lane.units_sent - 1));
+            // Tokens of one write are all as late as the oldest of them: never flattering.
+            let lag = now.saturating_since(lane.oldest_unsent);
+            self.turn = self.lane_after(number);
+            self.count_tokens(tokens, lag, now, shard);
+        }
+    }
+
+    fn count_tokens(&mut self, count: u32, lag: SimSpan, now: SimTime, shard: &IoShard) {
+        if count == 0 {
+            return;
+        }
+        let times = u64::from(count);
+        let delivery = &shard.replicas[self.replica.place];
+        if self.lags {
+            delivery.sent_after_a_stall(times);
+        } else {
+            delivery.sent(lag, times);
+        }
+        if !self.is_begun {
+            self.is_begun = true;
+            delivery.sent_first(now.saturating_since(self.received));
+        }
+        if let Some(timing) = &mut self.timing {
+            timing.sent(now, lag);
+        }
+    }
+}
