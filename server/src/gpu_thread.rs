@@ -100,6 +100,15 @@ pub(crate) struct Troubles {
     pub(crate) down: Arc<Down>,
 }
 
+impl Troubles {
+    /// Tells those who deal requests out of a crash.
+    fn announce(&self, at: SimTime, what: Disturbance) {
+        if let Disturbance::Crash { down } = what {
+            self.down.until(at + down);
+        }
+    }
+}
+
 impl Seat {
     /// Streams that are not in step are released at most this often: with a wake-up per token, the
     /// GPU thread never slept at 10 to 20 µs between tokens, and starved the I/O thread for up to a
@@ -123,6 +132,10 @@ impl Seat {
             _ => SimSpan::ZERO,
         };
         gauges.publish(&engine.gauges());
+        // What is down from the start is so before anyone can ask, however late this thread runs.
+        for timed in troubles.timeline.iter().take_while(|timed| timed.at == SimTime::ZERO) {
+            troubles.announce(timed.at, timed.what);
+        }
         Self {
             engine,
             lobby: Lobby::new(request_overhead),
@@ -230,10 +243,8 @@ impl Seat {
         self.engine.disturb(at, what);
         self.told = at;
         self.is_changed = true;
-        let Troubles { faults, down, gpu, .. } = &self.troubles;
-        if let Disturbance::Crash { down: span } = what {
-            down.until(at + span);
-        }
+        self.troubles.announce(at, what);
+        let Troubles { faults, gpu, .. } = &self.troubles;
         if !what.is_end() {
             faults.log.disturbed(*gpu, what, at);
         }

@@ -128,7 +128,7 @@ impl Response {
     pub(crate) fn events(&self) -> Vec<&str> {
         self.text()
             .split_terminator("\n\n")
-            .map(|event| event.strip_prefix("data: ").unwrap())
+            .map(|event| event.strip_prefix("data: ").unwrap_or_else(|| panic!("{self:?}")))
             .collect()
     }
 
