@@ -9,6 +9,7 @@ mod bounds;
 pub mod count;
 mod delivery;
 pub mod family;
+mod figures;
 mod recorder;
 pub mod ring;
 pub mod sim;
@@ -17,4 +18,5 @@ pub mod verdict;
 pub mod vllm;
 
 pub use self::delivery::{Delivered, Delivery};
-pub use self::recorder::{Figures, Measure, Reading, Recorder, Siblings, Submitted, WindowSizes};
+pub use self::figures::{Figures, Measure, Reading, WindowSizes};
+pub use self::recorder::{Recorder, Siblings, Submitted};
