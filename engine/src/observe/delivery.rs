@@ -93,10 +93,12 @@ impl Delivered {
 
     /// Adds another thread's figures.
     pub fn merge(&mut self, other: &Self) {
-        self.lag.merge(&other.lag);
-        self.lag_seconds.merge(&other.lag_seconds);
-        self.first_token.merge(&other.first_token);
-        self.tokens += other.tokens;
-        self.delayed += other.delayed;
+        // Without `..`, so that no figure can be forgotten here.
+        let Self { lag, lag_seconds, first_token, tokens, delayed } = other;
+        self.lag.merge(lag);
+        self.lag_seconds.merge(lag_seconds);
+        self.first_token.merge(first_token);
+        self.tokens += tokens;
+        self.delayed += delayed;
     }
 }
