@@ -81,7 +81,8 @@ struct Choices {
 pub struct Recorder {
     figures: Arc<Figures>,
     lives: LookupMap<JobId, Life>,
-    /// Of prompts with more than one choice, by the first; until one of them is given up.
+    /// Of prompts with more than one choice, by the first, until one of them is given up or all have
+    /// finished: no more than there are prompts under way.
     choices: LookupMap<JobId, Choices>,
     update: Update,
     /// Tokens with the same inter-token latency, one after another: a step's are alike.
@@ -167,6 +168,8 @@ impl Recorder {
 
     /// The client of a request went away; what is still said about it does not count.
     pub fn cancelled(&mut self, job: JobId) {
+        // If it is the first of some that never came, there is no other whose end would be counted.
+        self.choices.remove(&job);
         if let Some(life) = self.lives.remove(&job) {
             self.figures.cancelled.add(1);
             self.let_go(&life);
@@ -404,4 +407,35 @@ fn count_engine_lag(figures: &Figures, (lag, times): (SimSpan, u64)) {
 
 fn place<T: PartialEq>(all: &[T], one: T) -> usize {
     all.iter().position(|other| *other == one).expect("the list names all of them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::WindowSizes;
+
+    /// The I/O thread has no room for the second choice of a prompt, and takes the first one back,
+    /// which has finished meanwhile.
+    #[test]
+    fn choices_that_never_come_leave_nothing_behind() {
+        let figures = Figures::new(Tokens::new(100), WindowSizes { requests: 0, tokens: 0 });
+        let mut recorder = Recorder::new(Arc::new(figures));
+        let job = JobId(7);
+        recorder.submitted(&Submitted {
+            job,
+            prompt: Tokens::new(5),
+            max_tokens: Tokens::new(1),
+            arrived: SimTime::ZERO,
+            queued: SimTime::ZERO,
+            siblings: Siblings { first: job, count: 2 },
+        });
+        let what = What::Token { index: Tokens::new(1), finish: Some(Finish::Length) };
+        recorder.happened(&Event { at: SimTime::ZERO, job, what }, SimTime::ZERO);
+        recorder.settle();
+        assert_eq!((recorder.lives.len(), recorder.choices.len()), (0, 1));
+        recorder.cancelled(job);
+        assert!(recorder.choices.is_empty());
+        let reading = recorder.figures.read();
+        assert_eq!((reading.choices.count(), reading.cancelled), (0, 0));
+    }
 }
