@@ -16,25 +16,24 @@ pub(super) fn differing(
         return Box::default();
     }
     let mut found = Vec::new();
-    // Up to here tokens and pieces have the same bytes; what came since.
-    let (mut start, mut since) = (0, Vec::new());
+    // How far the tokens' bytes go, and those of the tokens since a piece ended there.
+    let (mut told, mut since) = (0, Vec::new());
     for (place, &end) in ends.iter().enumerate() {
-        if let Some(bytes) = of_name(&name(place)) {
+        let fits = |bytes: &Vec<u8>| text.as_bytes()[told..].starts_with(bytes);
+        if let Some(bytes) = of_name(&name(place)).filter(fits) {
+            told += bytes.len();
             since.push(bytes.into_boxed_slice());
-            let all = since.concat();
-            if text.as_bytes()[start..].starts_with(&all) {
-                if all.len() > end - start {
-                    // The piece of a later token has the rest.
-                    continue;
-                }
-                if since.len() > 1 {
-                    let first = place + 1 - since.len();
-                    found.extend((first as u32..).zip(since.drain(..)));
-                }
+            if told > end {
+                // The piece of a later token has the rest.
+                continue;
+            }
+            if told == end && since.len() > 1 {
+                let first = place + 1 - since.len();
+                found.extend((first as u32..).zip(since.drain(..)));
             }
         }
         since.clear();
-        start = end;
+        told = end;
     }
     found.into_boxed_slice()
 }
@@ -84,5 +83,7 @@ mod tests {
         let bytes: Vec<u8> = parts.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
         assert_eq!((parts.len(), bytes), (3, "你".as_bytes().to_vec()));
         assert!(of("好 x", &[0, 0, 3, 5]).is_empty());
+        // The third byte is no token's, so the first two are not all that there is of the text.
+        assert!(of("你", &[0, 3]).is_empty());
     }
 }
