@@ -317,6 +317,64 @@ fn what_is_wrong_with_a_tokenizer_is_told_with_its_place() {
     check("{ file: t.json }", &hostile, &["its normalizer has 129 steps; the most are 128"]);
 }
 
+/// What the parts of published tokenizers that change texts most do to them.
+#[test]
+fn the_normalizers_and_decoders_of_real_models_pass() {
+    let replace = |from: &str, to: &str| {
+        format!(r#"{{"type": "Replace", "pattern": {{"String": "{from}"}}, "content": "{to}"}}"#)
+    };
+    let sequence =
+        |of: &str, all: &[&str]| format!(r#"{{"type": "Sequence", "{of}": [{}]}}"#, all.join(","));
+    let prepend = r#"{"type": "Prepend", "prepend": "▁"}"#;
+    let fallback = [r#"{"type": "ByteFallback"}"#, r#"{"type": "Fuse"}"#];
+    let strip = r#"{"type": "Strip", "content": " ", "start": 1, "stop": 0}"#;
+    let bert = r#"{"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+        "strip_accents": null, "lowercase": true}"#;
+    let pieces = r###"{"type": "WordPiece", "prefix": "##", "cleanup": true}"###;
+    let compatible = [r#"{"type": "NFKD"}"#, r#"{"type": "StripAccents"}"#];
+    let metaspace = r#"{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
+        "split": true}"#;
+    let bytes = r#"{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+        "use_regex": true}"#;
+    let [space, back] = [replace(" ", "▁"), replace("▁", " ")];
+    let quotes = [replace("``", "\\\""), replace("''", "\\\"")];
+    for (normalizer, pre_tokenizer, decoder) in [
+        // Llama 2 and Gemma.
+        (
+            sequence("normalizers", &[prepend, &space]),
+            "null",
+            sequence("decoders", &[&back, fallback[0], fallback[1], strip]),
+        ),
+        // BERT.
+        (bert.to_owned(), r#"{"type": "BertPreTokenizer"}"#, pieces.to_owned()),
+        // ALBERT.
+        (
+            sequence(
+                "normalizers",
+                &[&quotes[0], &quotes[1], compatible[0], compatible[1], r#"{"type": "Lowercase"}"#],
+            ),
+            metaspace,
+            metaspace.to_owned(),
+        ),
+        // GPT-2, Qwen and most others.
+        (r#"{"type": "NFC"}"#.to_owned(), bytes, bytes.to_owned()),
+    ] {
+        let file = small(WORD_LEVEL, &normalizer, &decoder)
+            .replace(r#""pre_tokenizer": null"#, &format!(r#""pre_tokenizer": {pre_tokenizer}"#));
+        assert_eq!(ModelTokenizer::from_json(file.as_bytes()).err(), None, "{file}");
+    }
+    // As long as a text may become: 64 letters of it are 16 times 64 and 1,024 bytes, which is 32
+    // bytes for each.
+    for (bytes, passes) in [(32, true), (33, false)] {
+        let grow = format!(
+            r#"{{"type": "Replace", "pattern": {{"Regex": "."}}, "content": "{}"}}"#,
+            "a".repeat(bytes)
+        );
+        let file = small(WORD_LEVEL, &grow, "null");
+        assert_eq!(ModelTokenizer::from_json(file.as_bytes()).is_ok(), passes, "{bytes}");
+    }
+}
+
 #[test]
 fn a_byte_order_mark_says_nothing() {
     let plain = small(WORD_LEVEL, "null", "null");
