@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use llmsim_engine::config::{self, Basis, Config, Problem, Problems, Source};
 use llmsim_engine::seed::{Generator, Seed};
-use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::{StepCost, StepShape};
 use llmsim_engine::sim::scheduler::{Policy, Residual, SchedulerSpec, Scheduling};
+use llmsim_engine::sim::{EngineSpec, Job, What};
 use llmsim_engine::text::responses::Query;
-use llmsim_engine::units::{SimSpan, Tokens};
+use llmsim_engine::units::{JobId, SimSpan, SimTime, Tokens};
 
 const GOOD_RESPONSES: &str = "default: { content: fine }";
 const GOOD_MODELS: &str = "models: [{ name: m, context_length: 8192 }]";
@@ -359,6 +359,53 @@ fn a_calibrated_scale_stretches_every_step_alike() {
     let once = with("{}").cost.time(&shape).total.as_ns() as f64;
     let twice = with("{ scale: 2 }").cost.time(&shape).total.as_ns() as f64;
     assert!((twice / once - 2.0).abs() < 1e-6, "{once} {twice}");
+}
+
+/// Nothing but launching takes the host's time: 40 layers of 50 ms are 2 s, in which the few
+/// milliseconds of work on the GPU hide (of 20 ms, (20 / 2,000)^4 / 4 would show: 5 ns).
+#[test]
+fn a_step_with_a_prefill_waits_for_its_launches_and_a_decode_does_not() {
+    let text = "models: [{ name: m, engine: scheduler, hardware: h100-80gb-sxm, model: qwen3-14b,
+        efficiency: { host_per_step_ms: 0, host_per_layer_us: 0, host_per_sequence_us: 0,
+        launch_per_layer_us: 50_000 } }]";
+    let spec = scheduler(&good(models(text)), "m");
+    let mut engine = EngineSpec::Scheduler(Box::new(spec)).build();
+    let job = |id: u64, prompt: u32, output: u32| Job {
+        id: JobId(id),
+        prompt: Tokens::new(prompt),
+        max_tokens: Tokens::new(output),
+        stop_after: None,
+        priority: 0,
+        chain: None,
+    };
+    engine.submit(SimTime::ZERO, job(1, 10, 8));
+    let (mut tokens, mut events) = (Vec::new(), Vec::new());
+    while let Some(now) = engine.deadline() {
+        engine.advance(now, &mut events);
+        for event in events.drain(..) {
+            let What::Token { .. } = event.what else { continue };
+            tokens.push((event.job.0, event.at));
+            if tokens.len() == 2 {
+                engine.submit(event.at, job(2, 10, 1));
+            }
+        }
+    }
+    let of = |id: u64| tokens.iter().filter(move |(job, _)| *job == id).map(|(_, at)| *at);
+    // The prefill of the second is a part of one of the first one's steps.
+    let [other] = of(2).collect::<Vec<_>>()[..] else { panic!("{tokens:?}") };
+    let mut before = SimTime::ZERO;
+    let mut launched = 0;
+    for at in of(1) {
+        let step = (at - before).as_ns();
+        if before == SimTime::ZERO || at == other {
+            launched += 1;
+            assert!((2_000_000_000..2_000_000_010).contains(&step), "{tokens:?}");
+        } else {
+            assert!((1_000_000..20_000_000).contains(&step), "{tokens:?}");
+        }
+        before = at;
+    }
+    assert_eq!((of(1).count(), launched), (8, 2), "{tokens:?}");
 }
 
 #[test]
