@@ -13,6 +13,7 @@
 mod constants;
 mod fit;
 mod linear;
+mod range;
 mod report;
 mod rerun;
 mod results;

@@ -9,6 +9,7 @@
 use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 
 use crate::calibrate::fit::Observed;
+use crate::calibrate::range;
 use crate::calibrate::spread::Gaps;
 use crate::calibrate::workload::{Load, Metric, Phases, Request, Workload};
 use crate::units::{SimSpan, Tokens};
@@ -108,22 +109,26 @@ fn seen(
 /// Refuses a figure that no server has.
 fn possible(run: &str, seen: &Observed) -> Result<(), String> {
     let name = seen.metric.as_str();
-    let (value, unit, least, most) = match seen.metric {
-        Metric::OutputRate => (seen.value, "tok/s", 1e-6, 1e9),
-        _ => (seen.value * 1e3, "ms", 1e-3, 1e8),
+    let (value, unit, within) = match seen.metric {
+        Metric::OutputRate => (seen.value, "tok/s", range::TOKENS_PER_SECOND),
+        _ => (seen.value * 1e3, "ms", range::LATENCY_MS),
     };
-    if (least..=most).contains(&value) {
+    if within.contains(&value) {
         return Ok(());
     }
+    let (least, most) = within.into_inner();
     Err(format!("{run}: {name} is {value:e} {unit}; it must be from {least} to {most} {unit}"))
 }
 
 /// How many requests were under way, under `key`.
 fn at_once(value: &Value, key: &str) -> Result<u32, String> {
-    const MOST: f64 = 65_536.0;
     match value.as_f64() {
-        Some(count) if (1.0..=MOST).contains(&count) => Ok(count as u32),
-        _ => Err(format!("`{key}` is {value}; it must be a number of requests from 1 to {MOST}")),
+        Some(count) if range::AT_ONCE.contains(&count) => Ok(count as u32),
+        _ => {
+            let (least, most) = range::AT_ONCE.into_inner();
+            let what = format!("it must be a number of requests from {least} to {most}");
+            Err(format!("`{key}` is {value}; {what}"))
+        }
     }
 }
 
@@ -133,13 +138,14 @@ fn per_second(value: &Value, key: &str) -> Result<Option<f64>, String> {
         return Ok(None);
     }
     match value.as_f64() {
-        Some(rate) if (1e-6..=1e6).contains(&rate) => Ok(Some(rate)),
+        Some(rate) if range::PER_SECOND.contains(&rate) => Ok(Some(rate)),
         // What Python makes of infinity.
         Some(rate) if rate == f64::INFINITY => Ok(None),
-        _ => Err(format!(
-            "`{key}` is {value}; it must be requests per second, from 0.000001 to 1000000, or \
-             \"inf\""
-        )),
+        _ => {
+            let (least, most) = range::PER_SECOND.into_inner();
+            let what = format!("requests per second, from {least} to {most}, or \"inf\"");
+            Err(format!("`{key}` is {value}; it must be {what}"))
+        }
     }
 }
 

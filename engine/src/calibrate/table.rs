@@ -5,8 +5,10 @@
 //! invariant: what a client sends does not hang on what was measured.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::calibrate::fit::Observed;
+use crate::calibrate::range;
 use crate::calibrate::workload::{Load, Metric, Workload};
 use crate::sim::scheduler::PrefillOrder;
 use crate::units::SimSpan;
@@ -81,18 +83,19 @@ pub enum Middle {
     Median,
 }
 
-/// Numbers that a run can have, by column.
-const POSSIBLE: [(&str, f64, f64); 10] = [
-    ("concurrency", 1.0, 65_536.0),
-    ("rate_rps", 1e-6, 1e6),
-    ("num_requests", 1.0, 100_000.0),
-    ("isl", 1.0, 1e8),
-    ("osl", 1.0, 1e8),
-    ("prefix_cached_frac", 0.0, 1.0),
-    ("ttft_ms_mean", 1e-3, 1e8),
-    ("ttft_ms_p50", 1e-3, 1e8),
-    ("tpot_ms_mean", 1e-3, 1e8),
-    ("tpot_ms_p50", 1e-3, 1e8),
+/// What the columns can hold.
+const POSSIBLE: [(&str, RangeInclusive<f64>); 11] = [
+    ("concurrency", range::AT_ONCE),
+    ("rate_rps", range::PER_SECOND),
+    ("num_requests", range::REQUESTS),
+    ("isl", range::LENGTH),
+    ("osl", range::LENGTH),
+    ("prefix_cached_frac", range::SHARE),
+    ("ttft_ms_mean", range::LATENCY_MS),
+    ("ttft_ms_p50", range::LATENCY_MS),
+    ("tpot_ms_mean", range::LATENCY_MS),
+    ("tpot_ms_p50", range::LATENCY_MS),
+    ("out_tok_s", range::TOKENS_PER_SECOND),
 ];
 
 /// Refuses a row with a number that cannot be; an empty cell is none.
@@ -100,10 +103,10 @@ const POSSIBLE: [(&str, f64, f64); 10] = [
 /// # Errors
 /// Which column, what it holds, and what it can.
 pub fn possible(row: &Row) -> Result<(), String> {
-    for (column, least, most) in POSSIBLE.into_iter().chain([("out_tok_s", 1e-6, 1e9)]) {
+    for (column, within) in POSSIBLE {
         let text = row.text(column);
-        let within = |number: f64| (least..=most).contains(&number);
-        if !text.is_empty() && !row.number(column).is_some_and(within) {
+        if !text.is_empty() && !row.number(column).is_some_and(|number| within.contains(&number)) {
+            let (least, most) = within.into_inner();
             return Err(format!(
                 "`{column}` is `{text}`; it must be a number from {least} to {most}, or empty"
             ));
@@ -157,13 +160,13 @@ fn records(text: &str) -> Vec<Vec<String>> {
 /// # Errors
 /// What is missing, or cannot be.
 pub fn workload(row: &Row, order: PrefillOrder) -> Result<Workload, String> {
-    const MOST_REQUESTS: f64 = 100_000.0;
     let distribution = row.text("len_dist");
     let rate = row.positive("rate_rps");
     let (Some(input), Some(output)) = (row.positive("isl"), row.positive("osl")) else {
         return Err("the lengths are not published".to_owned());
     };
-    let concurrency = row.positive("concurrency").map(|number| number.min(65_536.0) as u32);
+    let concurrency =
+        row.positive("concurrency").map(|number| number.min(*range::AT_ONCE.end()) as u32);
     let shortest: f64 = match distribution {
         "" | "fixed" => 1.0,
         other => other
@@ -179,7 +182,8 @@ pub fn workload(row: &Row, order: PrefillOrder) -> Result<Workload, String> {
         (false, 0.0) => (2.0 * input, 2.0 * output),
         _ => (input, output),
     };
-    let requests = row.positive("num_requests").map(|count| count.min(MOST_REQUESTS) as usize);
+    let requests =
+        row.positive("num_requests").map(|count| count.min(*range::REQUESTS.end()) as usize);
     let shared = row.positive("prefix_cached_frac").unwrap_or(0.0);
     let drawn = |load, count| Workload::drawn(load, count, input, output, shortest).sharing(shared);
     match (row.text("load"), concurrency, rate) {

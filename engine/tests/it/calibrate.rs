@@ -9,7 +9,7 @@ use llmsim_engine::catalog::{
 };
 use llmsim_engine::sim::scheduler::SchedulerSpec;
 use llmsim_engine::sim::scheduler::cost::{Roofline, StepCost, StepShape};
-use llmsim_engine::units::{SimSpan, Tokens};
+use llmsim_engine::units::{Blocks, SimSpan, Tokens};
 
 /// Qwen3-14B in bf16 on one H100 under vLLM, as the catalogue has it.
 fn qwen() -> (SchedulerSpec, Constants) {
@@ -154,6 +154,25 @@ fn the_burst_at_the_start_is_in_the_ttft() {
     let expected = preset.request_overhead.as_secs_f64() + step * (1.0 + 2.0 + 3.0 + 4.0) / 4.0;
     let ttft = outcome.get(Metric::MeanTtft).unwrap();
     assert!((ttft / expected - 1.0).abs() < 1e-6, "{ttft}, expected {expected}");
+}
+
+/// Steps of 10 ms and ten tokens each; the first request begins in the middle of things, at 31 % of
+/// its output, so that it has 4 tokens.
+#[test]
+fn a_request_that_is_cut_for_being_out_of_step_has_a_ttft_and_tokens_but_no_pace() {
+    let cost = StepCost::Fixed(SimSpan::from_ms(10));
+    let spec = SchedulerSpec::vllm(Tokens::new(4096), Blocks::new(1000), cost);
+    let told = |count: usize| {
+        let load = Load::Closed { concurrency: 1 };
+        let workload = Workload::drawn(load, count, 5.0, 10.0, 1.0).out_of_step();
+        let outcome = rerun(&spec, SimSpan::ZERO, &workload).unwrap().outcome;
+        let ms = |metric| outcome.get(metric).map(|seconds| (seconds * 1e3).round());
+        let rate = outcome.get(Metric::OutputRate).map(f64::round);
+        (ms(Metric::MeanTtft), ms(Metric::MeanTpot), ms(Metric::MeanE2e), rate)
+    };
+    assert_eq!(told(1), (Some(10.0), None, None, Some(100.0)));
+    // 4 tokens in 40 ms, then 10 in 100 ms, of which only the second is somebody's pace.
+    assert_eq!(told(2), (Some(10.0), Some(10.0), Some(100.0), Some(100.0)));
 }
 
 #[test]
