@@ -344,3 +344,82 @@ impl Feed {
         self.workload.prepare(Number { level: self.level, phase: self.phase, index })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::SyncSender;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::workload::Source;
+    use crate::workload::request::Form;
+
+    fn workload() -> Arc<Workload> {
+        Arc::new(Workload {
+            source: Source::Synthetic { input: (20, 20), output: (5, 5) },
+            form: Form::chat("m"),
+            prefix: String::new(),
+            max_tokens: None,
+            ignore_eos: false,
+            seed: Seed::new(1),
+            nonce: None,
+        })
+    }
+
+    /// Waits for a feed that is expected to be ready, or to have no hope of it.
+    fn wait(feed: &Feed) {
+        let mut runtime = monoio::RuntimeBuilder::<monoio::LegacyDriver>::new()
+            .enable_timer()
+            .build()
+            .expect("epoll is there");
+        runtime.block_on(async {
+            let waited = monoio::time::timeout(Duration::from_secs(60), feed.wait_until_ready());
+            waited.await.expect("waits for what nobody makes");
+        });
+    }
+
+    fn number(index: u32) -> Number {
+        Number { level: 0, phase: Phase::Measured, index }
+    }
+
+    #[test]
+    fn a_schedule_begins_when_its_requests_are_made() {
+        let workload = workload();
+        // As far ahead as it may be, and no further; or to the end of a short run.
+        for (count, ahead, made) in [(None, 4, 4), (Some(3), 1024, 3)] {
+            let mut feed = Feed::start(&workload, 0, Phase::Measured, count, ahead);
+            wait(&feed);
+            assert!(feed.made.load(Ordering::Acquire) >= made);
+            for index in 0..made {
+                assert_eq!(feed.take(index).bytes, workload.prepare(number(index)).bytes);
+            }
+            assert_eq!(feed.unready, 0, "every request was there when it was due");
+        }
+    }
+
+    /// One that could not be started, and one that ended before it had made what it should.
+    #[test]
+    fn without_a_maker_requests_are_made_as_they_are_taken() {
+        let ended =
+            std::thread::spawn(|| panic!("on purpose: what it made is not to be waited for"));
+        for maker in [None, Some(ended)] {
+            let (sender, ready): (SyncSender<Prepared>, _) = sync_channel(1);
+            drop(sender);
+            let workload = workload();
+            let mut feed = Feed {
+                ready,
+                workload: Arc::clone(&workload),
+                level: 0,
+                phase: Phase::Measured,
+                made: Arc::new(AtomicU32::new(0)),
+                maker,
+                ahead: 1024,
+                unready: 0,
+            };
+            wait(&feed);
+            for index in 0..3 {
+                assert_eq!(feed.take(index).bytes, workload.prepare(number(index)).bytes);
+            }
+        }
+    }
+}
