@@ -14,7 +14,7 @@ use llmsim_engine::calibrate::{
 use llmsim_engine::config::{self, Config, ModelSpec};
 use llmsim_engine::sim::EngineSpec;
 use llmsim_engine::sim::scheduler::cost::StepCost;
-use llmsim_engine::sim::scheduler::{Residual, SchedulerSpec};
+use llmsim_engine::sim::scheduler::{PrefillOrder, Residual, SchedulerSpec};
 
 use crate::args::Files;
 
@@ -85,7 +85,7 @@ pub fn run(options: &Options) -> Result<String, String> {
     let mut gaps = Vec::new();
     let mut all = Vec::new();
     for path in &options.asked.results {
-        for mut measured in read(path, spec)? {
+        for mut measured in read(path, spec.prefill_order)? {
             names.push(format!("{}: {}", file_name(path), measured.name));
             gaps.push(measured.gaps.take());
             all.push(measured);
@@ -283,7 +283,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The runs of a result, whatever tool wrote it.
-fn read(path: &Path, spec: &SchedulerSpec) -> Result<Vec<Measured>, String> {
+fn read(path: &Path, order: PrefillOrder) -> Result<Vec<Measured>, String> {
     let name = path.display();
     let wrong = |error: std::io::Error| format!("{name}: {error}");
     let mut bytes = Vec::new();
@@ -313,7 +313,7 @@ fn read(path: &Path, spec: &SchedulerSpec) -> Result<Vec<Measured>, String> {
             let line = place + 2;
             let at = |why: String| format!("{name}, line {line}: {why}");
             possible(row).map_err(at)?;
-            let workload = workload(row, spec.prefill_order).map_err(at)?;
+            let workload = workload(row, order).map_err(at)?;
             let (observed, _) = observed(row);
             if observed.is_empty() {
                 return Err(format!(
@@ -441,6 +441,16 @@ mod tests {
             let why = run(&options).unwrap_err();
             assert!(why.starts_with(&format!("--prefix-cached is {share}; it is")), "{why}");
         }
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_not_read() {
+        let path = std::env::temp_dir().join(format!("llmsim-large-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(MOST_BYTES + 1).unwrap();
+        let why = read(&path, PrefillOrder::Mixed).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(why.contains("larger than 64 MiB, the most that is read"), "{why}");
     }
 
     #[test]
