@@ -13,10 +13,13 @@ use llmsim_engine::config::{self, Config, ModelSpec, Source};
 use llmsim_engine::sim::{
     BlockHash, Engine, EngineSpec, Event, Finish, Job, Refusal, Verdict, What,
 };
-use llmsim_engine::text::prompt::{ChainSpec, Message, PromptReader};
+use llmsim_engine::text::facts::Facts;
+use llmsim_engine::text::prompt::{ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::responses::{Query, Responses};
+use llmsim_engine::text::stop::{self, Stops};
+use llmsim_engine::text::wants::{self, Said, Wants};
 use llmsim_engine::units::{JobId, SimSpan, SimTime, Tokens};
-use llmsim_engine::wire::chat::ChatRequest;
+use llmsim_engine::wire::chat::{ChatRequest, PromptEnd};
 
 use crate::health::Health;
 use crate::plan::Load;
@@ -172,7 +175,8 @@ impl Simulated {
         }
     }
 
-    /// What the server would make of a request's bytes.
+    /// What the server would make of a request's bytes, as far as they ask for one answer in words:
+    /// `n`, tools, formats and the truncation of prompts have no effect.
     fn job(&self, id: JobId, bytes: &[u8]) -> Result<Job, Failure> {
         let refused = |status: u16, why: &str| {
             let class =
@@ -182,14 +186,22 @@ impl Simulated {
         let body = memchr::memmem::find(bytes, b"\r\n\r\n").map_or(bytes, |at| &bytes[at + 4..]);
         let request =
             ChatRequest::parse(body).map_err(|error| refused(error.status, &error.message))?;
-        let messages = request
+        let messages: Vec<Message<'_>> = request
             .messages
             .iter()
-            .map(|message| Message { role: message.role.as_str(), content: &message.content });
+            .map(|message| Message { role: message.role.as_str(), content: &message.content })
+            .collect();
         let chain = self
             .cached_blocks()
             .map(|block_size| ChainSpec { block_size, salt: request.cache_salt.as_deref() });
-        let prompt = PromptReader::with(&self.model.tokenizer, messages, chain).finish();
+        let end = match request.end {
+            PromptEnd::AnswerBegins => End::AnswerBegins,
+            PromptEnd::Closed => End::Closed,
+            PromptEnd::Open => End::Open,
+        };
+        let tokenizer = &self.model.tokenizer;
+        let prompt = PromptReader::with(tokenizer, messages.iter().copied(), chain);
+        let prompt = prompt.ending(end).finish();
         let tokens = prompt.tokens();
         let room = self.model.context_length.get().saturating_sub(tokens.get());
         let max_tokens = request.max_tokens.unwrap_or(Tokens::new(room));
@@ -198,19 +210,27 @@ impl Simulated {
             let why = format!("{tokens} prompt and {max_tokens} output tokens exceed {context}");
             return Err(refused(400, &why));
         }
-        let query = Query {
-            input: request.last_user_text(),
-            model: &request.model,
-            seed: request.seed,
-            tokenizer: &self.model.tokenizer,
-            ..Query::default()
+        let facts = Facts::of(&messages);
+        let query = Query { model: &request.model, seed: request.seed, tokenizer, ..facts.query() };
+        let reply = self.responses.reply(&query);
+        let reply = reply.thinking(self.model.reasoning, request.most_thinking);
+        let Said { output, .. } = wants::say(reply, &Wants::default())
+            .expect("without tools and formats there is nothing that cannot be met");
+        let natural_end = output.len().max(request.min_tokens);
+        let ends_itself = !request.ignore_eos && natural_end <= max_tokens;
+        let longest = if ends_itself { natural_end } else { max_tokens };
+        let stops = Stops {
+            strings: &request.stop,
+            keeps_match: request.include_stop,
+            after: request.min_tokens,
         };
-        let script = self.responses.answer(&query);
-        let natural_end = script.len().max(request.min_tokens);
-        let stop_after = (!request.ignore_eos && natural_end <= max_tokens).then_some(natural_end);
+        let stop_after = match stop::apply_to(output.clone(), longest, &stops) {
+            (stopped, Some(_)) => Some(stopped.len()),
+            (_, None) => ends_itself.then_some(natural_end),
+        };
         let chain = prompt.into_chain().map(|mut chain| {
             for k in 0..stop_after.unwrap_or(max_tokens).get() {
-                chain.push(script.piece(k % script.len().get()));
+                chain.push_token(output.token(k));
             }
             chain.into_keys().into_iter().map(BlockHash).collect()
         });
@@ -430,7 +450,7 @@ mod tests {
     use crate::plan::{Arrivals, Extent, Gaps};
     use crate::result::{Goals, Summary};
     use crate::workload::Source as Prompts;
-    use crate::workload::request::Form;
+    use crate::workload::request::{Content, Form};
 
     /// One stream takes 100 ms for a prompt of 100 tokens, then 10 ms per token.
     const MODELS: &str = "
@@ -630,6 +650,85 @@ default: { synthetic: { tokens: 1000 } }
         let made = Simulated::new(&Source::new("models", models), &responses, "m");
         std::fs::remove_file(&file).expect("it was just written");
         assert_eq!(made.expect("valid").model.context_length, Tokens::new(8192));
+    }
+
+    /// Its job for a chat of these messages, with `members` in the body.
+    fn job(target: &Simulated, messages: &str, members: &str) -> Job {
+        let form = Form { members: members.to_owned(), ..Form::chat("m") };
+        let bytes = form.write(&Content::Messages(messages.to_owned()), Some(50), None);
+        target.job(JobId(1), &bytes).expect("well-formed")
+    }
+
+    fn of(model: &str, responses: &str) -> Simulated {
+        let models = format!("models: [{{ name: m, context_length: 4096, {model} }}]");
+        let responses = Source::new("responses", responses);
+        Simulated::new(&Source::new("models", models), &responses, "m").expect("valid")
+    }
+
+    const USER: &str = r#"[{"role": "user", "content": "hello world"}]"#;
+
+    /// A tokenizer for which `hello world` from a user is 18 tokens; by ours it is 9.
+    const TOKENIZER: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/tokenizers/hello.json");
+
+    #[test]
+    fn a_model_with_a_tokenizer_counts_in_its_tokens() {
+        let content = "default: { content: hello world }";
+        let ours = job(&of("engine: instant", content), USER, "");
+        assert_eq!((ours.prompt.get(), ours.stop_after), (9, Some(Tokens::new(2))));
+        let model = format!("engine: instant, tokenizer: {{ file: {TOKENIZER} }}");
+        let theirs = job(&of(&model, content), USER, "");
+        assert_eq!((theirs.prompt.get(), theirs.stop_after), (18, Some(Tokens::new(2))));
+    }
+
+    /// The next turn repeats the answer as text, and its tokens are those that the engine made.
+    #[test]
+    fn an_answer_is_found_in_the_cache_by_the_turn_that_repeats_it() {
+        let scheduler = "engine: scheduler, hardware: h100-80gb-sxm, model: llama-3.1-8b, \
+                         kv_cache: { block_size: 1 }";
+        let with_file = format!("{scheduler}, tokenizer: {{ file: {TOKENIZER} }}");
+        for model in [scheduler, &with_file] {
+            let target = of(model, "default: { content: hello world }");
+            let first = job(&target, USER, "").chain.expect("prefixes are cached");
+            let again = r#"[{"role": "user", "content": "hello world"},
+                {"role": "assistant", "content": "hello world"},
+                {"role": "user", "content": "hello"}]"#;
+            let second = job(&target, again, "").chain.expect("prefixes are cached");
+            assert!(second.len() > first.len() && second.starts_with(&first), "{model}");
+        }
+    }
+
+    #[test]
+    fn what_ends_or_lengthens_an_answer_does_so_without_a_server() {
+        let stop_after = |model: &str, responses: &str, messages: &str, members: &str| {
+            job(&of(model, responses), messages, members).stop_after.map(Tokens::get)
+        };
+        let five = "default: { content: one two three four five }";
+        let solo = "engine: instant";
+        assert_eq!(stop_after(solo, five, USER, ""), Some(5));
+        assert_eq!(stop_after(solo, five, USER, r#","stop":["three"]"#), Some(3));
+        assert_eq!(stop_after(solo, five, USER, r#","stop":"x""#), Some(5));
+        assert_eq!(stop_after(solo, five, USER, r#","ignore_eos":true"#), None);
+        // Seven tokens of thought before it, unless the client wants none.
+        let thinks = "engine: instant, reasoning: { tokens: 7 }";
+        assert_eq!(stop_after(thinks, five, USER, ""), Some(12));
+        assert_eq!(stop_after(thinks, five, USER, r#","reasoning_effort":"none""#), Some(5));
+        // A rule on the system's message, and one on the turn.
+        let rules = "responses:\n  - { id: a, match: { system: brief }, content: yes }\n  \
+                     - { id: b, match: { turn: 2 }, content: and again }\n\
+                     default: { content: one two three four five }\n";
+        let brief = r#"[{"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hello"}]"#;
+        let twice = r#"[{"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "hi"}, {"role": "user", "content": "hello"}]"#;
+        assert_eq!(stop_after(solo, rules, USER, ""), Some(5));
+        assert_eq!(stop_after(solo, rules, brief, ""), Some(1));
+        assert_eq!(stop_after(solo, rules, twice, ""), Some(2));
+        // The answer goes on with what is there: no end of the message, nothing before the answer.
+        let target = of(solo, five);
+        let open = r#","add_generation_prompt":false,"continue_final_message":true"#;
+        assert_eq!(job(&target, twice, "").prompt.get(), 8 + 5 + 5);
+        assert_eq!(job(&target, twice, open).prompt.get(), 8 + 5 + 5 - 4);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! of pieces (tokens) that put together give the text again, byte for byte, and the same request
 //! gives the same pieces on every machine, thread and surface.
 //!
-//! Read in this order: [`responses`] decides what to answer, [`matcher`] which rule applies,
-//! [`script`] holds a text of the answer, [`output`] all its parts, [`stop`] ends it early,
-//! [`tokenizer`] cuts texts into pieces, [`model_tokenizer`] as a real model does, [`prompt`] counts
-//! what was asked.
+//! Read in this order: [`facts`] are what of a chat decides, [`responses`] decides what to answer,
+//! [`matcher`] which rule applies, [`script`] holds a text of the answer, [`output`] all its parts,
+//! [`stop`] ends it early, [`tokenizer`] cuts texts into pieces, [`model_tokenizer`] as a real model
+//! does, [`prompt`] counts what was asked.
 
 mod boundary;
 pub mod embedding;
+pub mod facts;
 mod fold;
 mod growth;
 pub mod logprobs;

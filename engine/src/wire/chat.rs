@@ -157,16 +157,6 @@ impl<'a> ChatRequest<'a> {
             user,
         })
     }
-
-    /// The text of the last message with the role `user`, which decides the answer; empty if there
-    /// is none.
-    pub fn last_user_text(&self) -> &str {
-        self.messages
-            .iter()
-            .rev()
-            .find(|message| message.role == Role::User)
-            .map_or("", |message| &message.content)
-    }
 }
 
 /// `model`: required, with OpenAI's own wording if it is missing.

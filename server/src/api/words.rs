@@ -5,8 +5,9 @@
 
 use llmsim_engine::text::responses::{Finish, Query, Reply};
 use llmsim_engine::text::wants::{self, Calls, Form, Said, Schema, Tool, Unmet, Wants};
+use llmsim_engine::text::{facts, prompt};
 use llmsim_engine::units::Tokens;
-use llmsim_engine::wire::chat::{Format, Message, Role};
+use llmsim_engine::wire::chat::{Format, Message};
 use llmsim_engine::wire::error::ApiError;
 use llmsim_engine::wire::tools::{Choice, Tools};
 use llmsim_engine::wire::usage::FinishReason;
@@ -58,30 +59,14 @@ pub(super) fn definitions(tools: &Tools<'_>) -> Option<String> {
 
 /// What of a conversation decides what is said next.
 #[derive(Debug)]
-pub(super) struct Facts<'m> {
-    input: &'m str,
-    system: String,
-    turn: u32,
-    tool_result: Option<String>,
-}
+pub(super) struct Facts<'m>(facts::Facts<'m>);
 
 impl<'m> Facts<'m> {
     pub(super) fn of(messages: &'m [Message<'_>]) -> Self {
-        let texts = |role: fn(Role) -> bool| {
-            let of = messages.iter().filter(move |message| role(message.role));
-            of.map(|message| message.content.as_ref())
-        };
-        let is_result = |role: Role| matches!(role, Role::Tool | Role::Function);
-        let results = messages.iter().rposition(|message| !is_result(message.role));
-        let results = &messages[results.map_or(0, |before| before + 1)..];
-        let lines = |texts: Vec<&str>| texts.join("\n");
-        let results: Vec<&str> = results.iter().map(|message| message.content.as_ref()).collect();
-        Self {
-            input: texts(|role| role == Role::User).next_back().unwrap_or_default(),
-            system: lines(texts(|role| matches!(role, Role::System | Role::Developer)).collect()),
-            turn: u32::try_from(texts(|role| role == Role::User).count()).unwrap_or(u32::MAX),
-            tool_result: (!results.is_empty()).then(|| lines(results)),
-        }
+        let all = messages
+            .iter()
+            .map(|Message { role, content }| prompt::Message { role: role.as_str(), content });
+        Self(facts::Facts::of(&all.collect::<Vec<_>>()))
     }
 
     /// `asked` is the name by which the model was asked for.
@@ -92,16 +77,7 @@ impl<'m> Facts<'m> {
         seed: Option<i64>,
         choice: u32,
     ) -> Query<'q> {
-        Query {
-            input: self.input,
-            model: asked,
-            seed,
-            choice,
-            tokenizer: &model.tokenizer,
-            system: &self.system,
-            turn: self.turn,
-            tool_result: self.tool_result.as_deref(),
-        }
+        Query { model: asked, seed, choice, tokenizer: &model.tokenizer, ..self.0.query() }
     }
 }
 
