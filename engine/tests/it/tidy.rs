@@ -33,7 +33,7 @@ const CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// Longest file, in lines: beyond it a module is missing a noun.
-const MAX_LINES: usize = 1_000;
+const MAX_LINES: usize = 900;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
