@@ -9,6 +9,7 @@ use serde::Deserialize;
 use sonic_rs::LazyValue;
 
 use crate::wire::chat::fields::{boolean, required, string, wrong_type};
+use crate::wire::chat::messages::add_part;
 use crate::wire::chat::{Message, Role};
 use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Shape, Shaped};
@@ -90,7 +91,7 @@ pub(super) fn chat<'a>(
     }
     let mut chat = Vec::with_capacity(items.len() + 1);
     if !system.is_absent() {
-        let content = texts(system, "system")?;
+        let content = texts(system, "system", add_to_system)?;
         // An empty system prompt is none.
         if !content.is_empty() {
             chat.push(Message { role: Role::System, content });
@@ -136,6 +137,7 @@ fn message<'a>(
     };
     let results_before = chat.len();
     let mut own = Message { role, content: Cow::Borrowed("") };
+    let mut calls = String::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let path = || format!("messages[{at}].content[{index}]");
         let block = match block {
@@ -143,21 +145,27 @@ fn message<'a>(
             other => return Err(wrong_type(path(), "an object", other.kind())),
         };
         match required(block.kind, path() + ".type")?.as_ref() {
-            "text" => own.content += required(block.text, path() + ".text")?,
+            "text" => {
+                let text = required(block.text, path() + ".text")?;
+                match role {
+                    Role::System => add_to_system(&mut own.content, text),
+                    _ => add_part(&mut own.content, text),
+                }
+            }
             "tool_use" => {
                 required(block.id, path() + ".id")?;
-                own.content += required(block.name, path() + ".name")?;
+                calls += &required(block.name, path() + ".name")?;
                 let Some(input) = block.input else {
                     return Err(ApiError::missing(path() + ".input"));
                 };
-                own.content.to_mut().push_str(input.as_raw_str());
+                calls += input.as_raw_str();
             }
             "tool_result" => {
                 required(block.tool_use_id, path() + ".tool_use_id")?;
                 boolean(&block.is_error, path() + ".is_error")?;
                 let content = match block.content {
                     absent if absent.is_absent() => Cow::Borrowed(""),
-                    content => texts(content, &(path() + ".content"))?,
+                    content => texts(content, &(path() + ".content"), add_part)?,
                 };
                 chat.push(Message { role: Role::Tool, content });
             }
@@ -173,6 +181,8 @@ fn message<'a>(
             }
         }
     }
+    // Behind all that is said, as in a chat.
+    own.content += Cow::from(calls);
     // A message of results alone is the tools' turn, and no user's.
     if chat.len() == results_before || !own.content.is_empty() {
         chat.push(own);
@@ -180,8 +190,18 @@ fn message<'a>(
     Ok(())
 }
 
-/// A text, or text blocks joined without a separator.
-fn texts<'a>(raw: Shaped<'a, RawText<'a>>, path: &str) -> Result<Cow<'a, str>, ApiError> {
+/// Adds a block of a system prompt: without a separator, unlike those of other messages, as vLLM does
+/// (entrypoints/anthropic/serving.py).
+fn add_to_system<'a>(whole: &mut Cow<'a, str>, block: Cow<'a, str>) {
+    *whole += block;
+}
+
+/// A text, or those of blocks, each put behind the others by `add`.
+fn texts<'a>(
+    raw: Shaped<'a, RawText<'a>>,
+    path: &str,
+    add: impl Fn(&mut Cow<'a, str>, Cow<'a, str>),
+) -> Result<Cow<'a, str>, ApiError> {
     let blocks = match raw {
         Shaped::String(text) => return Ok(text),
         Shaped::Array(blocks) => blocks,
@@ -198,7 +218,7 @@ fn texts<'a>(raw: Shaped<'a, RawText<'a>>, path: &str) -> Result<Cow<'a, str>, A
             other => return Err(wrong_type(path(), "an object", other.kind())),
         };
         match required(block.kind, path() + ".type")?.as_ref() {
-            "text" => whole += required(block.text, path() + ".text")?,
+            "text" => add(&mut whole, required(block.text, path() + ".text")?),
             media @ ("image" | "document") => {
                 return Err(ApiError::media_part(path() + ".type", media));
             }
