@@ -46,13 +46,21 @@ pub const MOST_RULES: usize = 1_000;
 
 impl Settings {
     /// Adds what another source says; its own seed and switches win where they are set.
-    pub fn merge(&mut self, other: Self) {
+    ///
+    /// # Errors
+    /// Together they have more than [`MOST_RULES`]: so many. Nothing is added then.
+    pub fn merge(&mut self, other: Self) -> Result<(), usize> {
+        let all = self.rules.len() + other.rules.len();
+        if all > MOST_RULES {
+            return Err(all);
+        }
         if other.seed != 0 {
             self.seed = other.seed;
         }
         self.headers = other.headers.or(self.headers);
         self.markers = other.markers.or(self.markers);
         self.rules.extend(other.rules);
+        Ok(())
     }
 }
 

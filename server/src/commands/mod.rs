@@ -11,6 +11,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use llmsim_engine::config::{self, Config, Problems, Source};
+use llmsim_engine::faults::MOST_RULES;
 
 use crate::args::{Command, Files};
 
@@ -94,10 +95,16 @@ pub(crate) fn load(files: &Files) -> Result<Config, String> {
     };
     let mut config = config::load_with(&models, &responses, &mut read_file)
         .map_err(|problems| told(&problems))?;
-    if let Some(faults) = &files.faults {
-        let faults = config::load_faults(&read(faults)?, &config.models)
+    if let Some(file) = &files.faults {
+        let faults = config::load_faults(&read(file)?, &config.models)
             .map_err(|problems| told(&problems))?;
-        config.faults.merge(faults);
+        config.faults.merge(faults).map_err(|all| {
+            format!(
+                "{file}: with the rules of {} there are {all}; the most are {MOST_RULES}. Leave some out: \
+                 every request looks at all of them.",
+                files.models
+            )
+        })?;
     }
     Ok(config)
 }

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use http::header;
 use llmsim_engine::config::{ModelSpec, gpus};
 use llmsim_engine::faults::{
-    self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, MOST_RULES, Remaining, Rule,
-    Settings, Stage, Tallies, Timed, Unready,
+    self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, Remaining, Rule, Settings,
+    Stage, Tallies, Timed, Unready,
 };
 use llmsim_engine::seed::Seed;
 use llmsim_engine::units::{SimSpan, SimTime};
@@ -130,10 +130,7 @@ impl Faults {
         for rule in &mut more.rules {
             rule.when.at += since;
         }
-        settings.merge(more);
-        if settings.rules.len() > MOST_RULES {
-            return Err(settings.rules.len());
-        }
+        settings.merge(more)?;
         let plan = Arc::new(Plan::new(settings, plan.since));
         let disturbances = self.disturbances(&plan);
         self.put_in_force(plan);
@@ -416,6 +413,8 @@ pub(crate) fn duration(span: SimSpan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use llmsim_engine::faults::MOST_RULES;
+
     use super::*;
 
     #[test]

@@ -51,6 +51,22 @@ impl Drop for Directory {
 }
 
 #[test]
+fn rules_of_two_files_are_one_plan_and_not_more_than_it_may_have() {
+    let directory = Directory::new("rules");
+    let rules = |count: usize| "  - close header.x=1\n".repeat(count);
+    let models = format!("models:\n  - {{ name: a, context_length: 5 }}\nfaults:\n{}", rules(600));
+    let models = directory.file("models.yml", &models);
+    for (count, code) in [(400, 0), (401, 2)] {
+        let faults = directory.file("faults.yml", &rules(count));
+        let output = run(&["--models", &models, "--faults", &faults, "--check"]);
+        assert_eq!(output.status.code(), Some(code), "{count}: {output:?}");
+        let told =
+            format!("{faults}: with the rules of {models} there are 1001; the most are 1000.");
+        assert_eq!(stderr(&output).contains(&told), code != 0, "{output:?}");
+    }
+}
+
+#[test]
 fn both_broken_files_are_told_at_once_and_nothing_starts() {
     let directory = Directory::new("broken");
     let models = directory.file("models.yml", "models:\n  - name: a\n    contxt_length: 5\n");
