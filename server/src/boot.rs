@@ -200,6 +200,7 @@ impl Server {
             .map(|(gpu, (_, down))| {
                 Some(Troubles {
                     timeline: timelines.next().unwrap_or_default().into(),
+                    change: 0,
                     gpu,
                     faults: Arc::clone(&faults),
                     down: Arc::clone(down),

@@ -93,6 +93,8 @@ pub(crate) struct Seat {
 pub(crate) struct Troubles {
     /// In order of time.
     pub(crate) timeline: VecDeque<Timed>,
+    /// Which change of the plan it is from.
+    pub(crate) change: u64,
     /// The GPU's place among those with a timeline.
     pub(crate) gpu: usize,
     pub(crate) faults: Arc<Faults>,
@@ -106,6 +108,16 @@ impl Troubles {
         if let Disturbance::Crash { down } = what {
             self.down.until(at + down);
         }
+    }
+
+    /// Takes another timeline, unless it is from an earlier change than this one; whether it was taken.
+    fn replace(&mut self, change: u64, timeline: Box<[Timed]>) -> bool {
+        let is_later = change > self.change;
+        if is_later {
+            self.change = change;
+            self.timeline = VecDeque::from(timeline.into_vec());
+        }
+        is_later
     }
 }
 
@@ -373,11 +385,12 @@ impl GpuThread {
                 }
                 Order::Cancel { id, .. } => seat.cancel(at, id),
                 Order::ResetPrefixCache { done, .. } => done.cast(seat.reset_prefix_cache(at)),
-                Order::Disturb { timeline, .. } => {
-                    // Whatever was planned before is over.
-                    seat.troubles.timeline = VecDeque::from(timeline.into_vec());
-                    seat.disturb(at, Disturbance::Slow { thousandths: NORMAL });
-                    seat.disturb(at, Disturbance::Shrink { thousandths: NORMAL });
+                Order::Disturb { change, timeline, .. } => {
+                    if seat.troubles.replace(change, timeline) {
+                        // Whatever was planned before is over.
+                        seat.disturb(at, Disturbance::Slow { thousandths: NORMAL });
+                        seat.disturb(at, Disturbance::Shrink { thousandths: NORMAL });
+                    }
                 }
             }
             seat.told = at;
@@ -547,6 +560,27 @@ mod tests {
             assert_eq!(pause.margin_before(at(1_004)), SimSpan::from_us(80));
         }
         assert_eq!(pause.margin_before(at(1_024)), SimSpan::from_us(100));
+    }
+
+    /// Two plans that two I/O threads were given at once may come here in the other order.
+    #[test]
+    fn a_plan_that_comes_late_does_not_replace_a_later_one() {
+        let mut troubles = Troubles {
+            timeline: VecDeque::new(),
+            change: 0,
+            gpu: 0,
+            faults: Arc::new(Faults::none()),
+            down: Arc::new(Down::default()),
+        };
+        let slow = |thousandths| {
+            let what = Disturbance::Slow { thousandths };
+            Box::from([Timed { at: SimTime::ZERO, what }])
+        };
+        assert!(troubles.replace(2, slow(2_000)));
+        assert!(!troubles.replace(1, slow(1_000)));
+        assert_eq!(troubles.timeline, &*slow(2_000));
+        assert!(troubles.replace(3, slow(3_000)));
+        assert_eq!(troubles.timeline, &*slow(3_000));
     }
 
     #[test]

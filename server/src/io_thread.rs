@@ -29,7 +29,7 @@ use crate::api::answer::Answer;
 use crate::args::IoDriver;
 use crate::clock::{self, Clock};
 use crate::drain::{Control, Phase};
-use crate::faults::Timelines;
+use crate::faults::Change;
 use crate::faults::in_stream::InStream;
 use crate::gpu_thread::Address;
 use crate::helper::{self, Helper};
@@ -383,7 +383,7 @@ impl Io {
     }
 
     /// Tells every simulated GPU with a timeline what is to befall it from now on.
-    pub(crate) fn disturb(&self, timelines: Timelines) {
+    pub(crate) fn disturb(&self, Change { number, timelines }: Change) {
         let at = self.clock.now();
         let homes = self.served.models.iter().flat_map(|model| model.replicas());
         let timed = homes.filter_map(|replica| match replica.home {
@@ -391,7 +391,8 @@ impl Io {
             Home::Here { .. } => None,
         });
         for ((thread, seat), timeline) in timed.zip(timelines) {
-            self.order(thread, Order::Disturb { seat, at, timeline: timeline.into() });
+            let timeline = timeline.into();
+            self.order(thread, Order::Disturb { seat, at, change: number, timeline });
         }
     }
 

@@ -4,7 +4,7 @@
 //! GPU thread is full. The invariant: orders arrive in the order in which they were given, and what
 //! waits is bounded: while anything waits no request is handed over, so there is at most one cancel for
 //! each that the GPU thread has; a reset has a connection that waits for it; and of plans, of which
-//! only the last counts, there is one for each seat.
+//! only the latest counts, there is one for each seat.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,10 +40,13 @@ impl Outbox {
             false => Some(order),
         };
         if let Some(order) = refused {
-            if is_last_word(&order) {
-                let is_outdated =
-                    |waiting: &Order| is_last_word(waiting) && waiting.seat() == order.seat();
-                self.unsent.retain(|waiting| !is_outdated(waiting));
+            if let Order::Disturb { seat, change, .. } = order {
+                // The latest, which need not be the last that comes.
+                let later = |waiting: &Order| is_plan(waiting, seat, |other| other > change);
+                if self.unsent.iter().any(later) {
+                    return;
+                }
+                self.unsent.retain(|waiting| !is_plan(waiting, seat, |_| true));
             }
             self.unsent.push_back(order);
         }
@@ -60,9 +63,9 @@ impl Outbox {
     }
 }
 
-/// Whether it makes earlier ones for the same seat void.
-fn is_last_word(order: &Order) -> bool {
-    matches!(order, Order::Disturb { .. })
+/// Whether it is a plan for this seat, of a change that is meant.
+fn is_plan(order: &Order, of: u16, meant: impl Fn(u64) -> bool) -> bool {
+    matches!(order, Order::Disturb { seat, change, .. } if *seat == of && meant(*change))
 }
 
 #[cfg(test)]
@@ -92,9 +95,9 @@ mod tests {
         Order::Cancel { seat: 0, at: AT, id: JobId(id) }
     }
 
-    /// A plan that is told from others by when it was made.
+    /// The plan of a change.
     fn plan(seat: u16, number: u64) -> Order {
-        Order::Disturb { seat, at: SimTime::from_ns(number), timeline: Box::default() }
+        Order::Disturb { seat, at: AT, change: number, timeline: Box::default() }
     }
 
     /// An inbox that has just room for this many.
@@ -115,7 +118,7 @@ mod tests {
             Order::Submit { job, .. } => format!("submit {}", job.id.0),
             Order::Cancel { id, .. } => format!("cancel {}", id.0),
             Order::ResetPrefixCache { seat, .. } => format!("reset {seat}"),
-            Order::Disturb { seat, at, .. } => format!("plan {} of {seat}", at.as_ns()),
+            Order::Disturb { seat, change, .. } => format!("plan {change} of {seat}"),
         })
     }
 
@@ -145,12 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn of_plans_that_wait_the_last_for_each_seat_counts() {
+    fn of_plans_that_wait_the_latest_for_each_seat_counts() {
         let (mut outbox, inbox) = with_room(0);
         for number in 1..=1_000 {
             outbox.give(plan(0, number));
             outbox.give(plan(1, number));
         }
+        // Told late: another I/O thread, or another helper, was slower.
+        outbox.give(plan(1, 999));
         assert_eq!(outbox.unsent.len(), 2);
         let arrived = arrivals(&mut outbox, &inbox);
         assert_eq!(arrived, ["plan 1000 of 0", "plan 1000 of 1"]);

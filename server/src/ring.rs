@@ -29,8 +29,9 @@ pub(crate) enum Order {
     Cancel { seat: u16, at: SimTime, id: JobId },
     /// Forget all cached prefixes of the GPU in this seat.
     ResetPrefixCache { seat: u16, at: SimTime, done: Vote },
-    /// This, and nothing that was planned before, befalls the GPU in this seat.
-    Disturb { seat: u16, at: SimTime, timeline: Box<[Timed]> },
+    /// This, and nothing that was planned before, befalls the GPU in this seat; void if it has been
+    /// told of a later change.
+    Disturb { seat: u16, at: SimTime, change: u64, timeline: Box<[Timed]> },
 }
 
 impl Order {

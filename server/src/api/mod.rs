@@ -328,8 +328,8 @@ pub(crate) async fn answer(
             let work = move || admin::answer(&faults, &method, &body, clock.now());
             match helper::run(&io.helper, length, work).await {
                 Ok((response, changed)) => {
-                    if let Some(timelines) = changed {
-                        io.disturb(timelines);
+                    if let Some(change) = changed {
+                        io.disturb(change);
                     }
                     response
                 }

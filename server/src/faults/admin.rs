@@ -13,14 +13,14 @@ use llmsim_engine::sim::Disturbance;
 use llmsim_engine::units::SimTime;
 use llmsim_engine::wire::error::ApiError;
 
-use super::{Faults, Plan, Timelines};
+use super::{Change, Faults, Plan};
 use crate::http::response::Response;
 
 /// The methods of the route.
 pub(crate) const ALLOW: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
-/// Does what is asked, which may take long, and tells what is in force then; and what is to befall each simulated GPU
-/// from now on, if that has changed.
+/// Does what is asked, which may take long, and tells what is in force then; and what simulated GPUs
+/// are to be told, if it was a change.
 ///
 /// # Errors
 /// What is wrong with the body.
@@ -29,7 +29,7 @@ pub(crate) fn answer(
     method: &Method,
     body: &[u8],
     now: SimTime,
-) -> Result<(Response, Option<Timelines>), ApiError> {
+) -> Result<(Response, Option<Change>), ApiError> {
     let changed = match *method {
         Method::PUT => Some(faults.replace(read(faults, body)?, now)),
         Method::POST => {
@@ -42,12 +42,7 @@ pub(crate) fn answer(
                 ApiError::invalid_value("body", &why)
             })?)
         }
-        Method::DELETE => {
-            // Who may ask stays as it was configured.
-            let plan = faults.plan();
-            let Settings { seed, headers, markers, .. } = plan.settings;
-            Some(faults.replace(Settings { seed, headers, markers, rules: Vec::new() }, now))
-        }
+        Method::DELETE => Some(faults.clear(now)),
         _ => None,
     };
     Ok((Response::json(200, told(faults, &faults.plan(), now).into_bytes()), changed))

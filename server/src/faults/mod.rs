@@ -35,8 +35,9 @@ pub(crate) struct Faults {
     /// Whether requests have to be asked about.
     asks: AtomicBool,
     plan: RwLock<Arc<Plan>>,
-    /// Held from the reading of a plan to its change: two additions at once are both kept.
-    changes: Mutex<()>,
+    /// How often the plan was changed. Held from the reading of a plan to its change: two additions at
+    /// once are both kept.
+    changes: Mutex<u64>,
     counts: Mutex<Counts>,
     pub(crate) log: Log,
     models: Vec<ModelSpec>,
@@ -44,6 +45,16 @@ pub(crate) struct Faults {
 
 /// What befalls each simulated GPU with a timeline, in the order of the configuration.
 pub(crate) type Timelines = Vec<Vec<Timed>>;
+
+/// What a change of the plan means for the simulated GPUs.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Change {
+    /// Counted from 1, in the order in which plans were put in force. They are told by whoever made
+    /// the change, so two at once may be told in the other order.
+    pub(crate) number: u64,
+    /// What befalls each of them from now on, beginning with the end of what befell it before.
+    pub(crate) timelines: Timelines,
+}
 
 /// What is in force.
 #[derive(Debug)]
@@ -105,25 +116,40 @@ impl Faults {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts another plan in force; nothing has been counted for it. Returns what befalls each
-    /// simulated GPU from now on, beginning with the end of what befell it before.
-    pub(crate) fn replace(&self, settings: Settings, now: SimTime) -> Timelines {
-        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = Arc::new(Plan::new(settings, now));
-        let disturbances = self.disturbances(&plan);
+    /// Puts another plan in force; nothing has been counted for it.
+    pub(crate) fn replace(&self, settings: Settings, now: SimTime) -> Change {
+        self.replace_by(|_| settings, now)
+    }
+
+    /// Takes all rules away. Who may ask stays as it was configured.
+    pub(crate) fn clear(&self, now: SimTime) -> Change {
+        let without_rules = |&Settings { seed, headers, markers, .. }: &Settings| Settings {
+            seed,
+            headers,
+            markers,
+            rules: Vec::new(),
+        };
+        self.replace_by(without_rules, now)
+    }
+
+    fn replace_by(&self, settings: impl FnOnce(&Settings) -> Settings, now: SimTime) -> Change {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = Arc::new(Plan::new(settings(&self.plan().settings), now));
+        let timelines = self.disturbances(&plan);
         // What was counted may be megabytes: dropped when nobody waits for the lock.
         let counted = std::mem::take(&mut *self.counts());
         drop(counted);
         self.put_in_force(plan);
-        disturbances
+        *changes += 1;
+        Change { number: *changes, timelines }
     }
 
     /// Adds rules to the plan in force; their times count from now. What was counted stays.
     ///
     /// # Errors
     /// With those of the plan they are too many: so many.
-    pub(crate) fn add(&self, mut more: Settings, now: SimTime) -> Result<Timelines, usize> {
-        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn add(&self, mut more: Settings, now: SimTime) -> Result<Change, usize> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = self.plan();
         let mut settings = plan.settings.clone();
         let since = now.saturating_since(plan.since);
@@ -132,9 +158,11 @@ impl Faults {
         }
         settings.merge(more)?;
         let plan = Arc::new(Plan::new(settings, plan.since));
-        let disturbances = self.disturbances(&plan);
+        let whole = self.disturbances(&plan);
         self.put_in_force(plan);
-        Ok(disturbances.into_iter().map(|all| admin::from_now_on(all, now)).collect())
+        *changes += 1;
+        let timelines = whole.into_iter().map(|all| admin::from_now_on(all, now)).collect();
+        Ok(Change { number: *changes, timelines })
     }
 
     fn put_in_force(&self, plan: Arc<Plan>) {
@@ -444,9 +472,12 @@ mod tests {
             }
         };
         let faults = Faults::new(rules(MOST_RULES - 1), Vec::new());
-        assert!(faults.add(rules(1), SimTime::ZERO).is_ok());
+        assert_eq!(faults.add(rules(1), SimTime::ZERO).unwrap().number, 1);
         assert_eq!(faults.add(rules(1), SimTime::ZERO), Err(MOST_RULES + 1));
         assert_eq!(faults.plan().settings.rules.len(), MOST_RULES);
+        // What was refused was no change.
+        assert_eq!(faults.replace(rules(3), SimTime::ZERO).number, 2);
+        assert_eq!(faults.clear(SimTime::ZERO).number, 3);
     }
 
     #[test]
