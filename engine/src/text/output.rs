@@ -107,6 +107,11 @@ impl Output {
         self.len
     }
 
+    /// Bytes that it takes in memory, about. What it shares with other answers is counted, too.
+    pub fn size(&self) -> usize {
+        self.parts().map(|part| part.script.size()).sum()
+    }
+
     /// Its parts.
     pub fn parts(&self) -> impl DoubleEndedIterator<Item = &Part> {
         iter::once(&self.first).chain(&self.others)

@@ -76,6 +76,14 @@ impl Script {
         &self.entry
     }
 
+    /// Bytes that it takes in memory, about: none to speak of if it is made when it is wanted.
+    pub(super) fn size(&self) -> usize {
+        match &self.body {
+            Body::Table(table) => table.size(),
+            Body::Filler(_) | Body::Words(..) => 0,
+        }
+    }
+
     /// How many pieces it has; at least 1.
     pub fn len(&self) -> Tokens {
         match &self.body {
@@ -271,6 +279,14 @@ impl PieceTable {
             bounds.push(Bound { text: 0, escaped: 0 });
         }
         Self { text, escaped, bounds, ids: None, own: Box::default(), recuts: OnceLock::new() }
+    }
+
+    /// Bytes that it takes in memory, about; not those of its text as other models cut it.
+    fn size(&self) -> usize {
+        let own: usize =
+            self.own.iter().map(|(_, bytes)| size_of::<(u32, Box<[u8]>)>() + bytes.len()).sum();
+        let ids = self.ids.as_deref().map_or(0, size_of_val);
+        self.text.len() + self.escaped.len() + size_of_val(&self.bounds[..]) + ids + own
     }
 
     /// How many pieces it has; at least 1.

@@ -390,10 +390,10 @@ impl ResponsesFormat {
 
 impl Kept {
     fn new(frames: Arc<Frames>, before: Arc<Before>, lane: Lane, progress: Progress) -> Self {
-        // Scripts are shared with others, or made when they are wanted: an upper bound.
-        const PER_TOKEN: usize = 8;
-        let said = PER_TOKEN * progress.released.get() as usize;
-        let bytes = frames.head.size() + before.bytes() + said + 128 * (1 + frames.items.len());
+        // All of what could have been said, though the client may have let little of it be said.
+        let made = lane.made.as_ref().map_or(0, |made| made.size());
+        let output = lane.output.size() + made;
+        let bytes = frames.head.size() + before.bytes() + output + 128 * (1 + frames.items.len());
         Self { frames, before, lane, progress, bytes }
     }
 

@@ -258,6 +258,25 @@ fn a_kept_response_is_got_and_deleted_and_nothing_else() {
 /// OpenAI's ResponseOutputMessage: a text that a limit cut is incomplete, also where it said itself
 /// again.
 #[test]
+fn what_a_limit_cut_off_counts_in_what_is_kept() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    // A hundred thousand letters twice, as text and escaped, and the borders of 25,000 tokens: 0.4 MB
+    // each, of which the client lets one token be said. Of 64 MiB they take more than 200 leave.
+    let schema = r#"{"type":"string","minLength":100000}"#;
+    let object = format!(
+        r#"{{"type":"object","properties":{{"a":{schema}}},"required":["a"],"additionalProperties":false}}"#
+    );
+    let members = format!(
+        r#""model":"instant","input":"x","max_output_tokens":1,"text":{{"format":{{"type":"json_schema","name":"n","strict":true,"schema":{object}}}}}"#
+    );
+    let mut ids = (0..200).map(|_| id_of(&ask(&mut client, &members)).to_owned());
+    let (first, last) = (ids.next().unwrap(), ids.last().unwrap());
+    let mut status = |id: &str| client.get(&format!("/v1/responses/{id}")).status;
+    assert_eq!((status(&first), status(&last)), (404, 200));
+}
+
+#[test]
 fn a_limit_leaves_the_last_item_incomplete() {
     let server = fixture::start();
     let mut client = Client::new(&server);
