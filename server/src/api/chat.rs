@@ -19,7 +19,7 @@ use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
 use llmsim_engine::wire::token_ids::push_ids;
 use llmsim_engine::wire::usage::Usage;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORED};
+use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORE_BYTES, SCORED};
 use super::intake::{self, Asked, Conversation, Naming};
 use super::telling::Telling;
 use super::tokens;
@@ -230,6 +230,12 @@ impl Chat {
     pub(crate) fn work(&self, released: u64) -> u64 {
         let scored = if self.logprobs.is_some() { released * SCORED } else { released };
         scored + self.telling.scored() * SCORED
+    }
+
+    /// About how many bytes a body of `released` tokens has beside their text.
+    pub(crate) fn bytes(&self, released: u64) -> u64 {
+        let scores = self.logprobs.map_or(0, |count| (1 + u64::from(count)) * SCORE_BYTES);
+        released * scores + self.telling.bytes(released, 1)
     }
 
     /// Whether the ids of tokens are told.

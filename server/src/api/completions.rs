@@ -23,7 +23,7 @@ use llmsim_engine::wire::token_ids::push_ids;
 use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::usage::{FinishReason, Usage};
 
-use super::answer::{Answer, BYTES_PER_TOKEN, Draft, Format, Lane, Progress, SCORED};
+use super::answer::{Answer, Draft, Format, Lane, Progress, SCORED};
 use super::chat::append_timing;
 use super::intake::{self, Asked, Naming};
 use super::telling::Telling;
@@ -332,14 +332,19 @@ impl Completions {
             }
     }
 
-    /// See [`Format::bytes`](super::answer::Format): what is echoed is echoed by every choice.
+    /// About how many bytes a body of `released` tokens has beside their text. What is told of a prompt
+    /// is told by every choice.
     pub(crate) fn bytes(&self, released: u64) -> u64 {
+        // A token's text, score and place; each of the likeliest takes half as much.
+        const SCORE_BYTES: u64 = 36;
         let scores = |echo: &Echo| echo.scores.as_ref().map_or(0, |echo| echo.rendered.size());
         let echoed = |echo: &Echo| (echo.escaped.len() + scores(echo)) as u64;
         let echoed: u64 = self.echoes.iter().flatten().map(echoed).sum();
-        let scored = if self.scores.is_some() { SCORED } else { 1 };
-        let told = self.telling.scored() * SCORED * self.choices as u64;
-        echoed * self.choices as u64 + (released * scored + told) * BYTES_PER_TOKEN
+        let scored = |scores: &Scores| SCORE_BYTES + u64::from(scores.likeliest) * SCORE_BYTES / 2;
+        let choices = self.choices as u64;
+        echoed * choices
+            + released * self.scores.as_ref().map_or(0, scored)
+            + self.telling.bytes(released, choices)
     }
 
     /// Whether the ids of tokens are told.

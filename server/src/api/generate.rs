@@ -247,12 +247,25 @@ impl Generate {
         }
     }
 
+    /// About how many bytes a body of `released` tokens has beside their text.
+    pub(crate) fn bytes(&self, released: u64) -> u64 {
+        // `[logprob, id, text]`, of a token and of each that is likely in its place.
+        const SCORE_BYTES: u64 = 32;
+        let Some(scored) = &self.scored else { return 0 };
+        let of_each = (1 + u64::from(scored.fields.alternatives)) * SCORE_BYTES;
+        (released + self.scored_of_prompts(scored)) * of_each
+    }
+
     /// See [`Format::work`](super::answer::Format::work).
     pub(crate) fn work(&self, released: u64) -> u64 {
-        let Some(Scored { fields, prompts }) = &self.scored else { return released };
-        let prompts = prompts.iter().filter(|_| fields.from.is_some());
-        let prompts: u64 = prompts.map(|prompt| prompt.len() as u64 * self.choices as u64).sum();
-        (released + prompts) * SCORED
+        let Some(scored) = &self.scored else { return released };
+        (released + self.scored_of_prompts(scored)) * SCORED
+    }
+
+    /// Tokens of prompts whose scores are told, each by every choice.
+    fn scored_of_prompts(&self, Scored { fields, prompts }: &Scored) -> u64 {
+        let told = prompts.iter().filter(|_| fields.from.is_some());
+        told.map(|prompt| prompt.len() as u64 * self.choices as u64).sum()
     }
 }
 

@@ -20,7 +20,9 @@ use llmsim_engine::wire::responses::{
 };
 use llmsim_engine::wire::usage::FinishReason;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, MOST_TOKENS_INLINE, Progress, SCORED};
+use super::answer::{
+    Answer, Draft, Format, Lane, Limits, MOST_TOKENS_INLINE, Progress, SCORE_BYTES, SCORED,
+};
 use super::chat::append_timing;
 use super::intake::{self, Asked, Conversation, Naming};
 use super::words::{self, Facts, Places, Speaker};
@@ -335,6 +337,12 @@ impl ResponsesFormat {
     /// See [`Format::work`](super::answer::Format::work).
     pub(crate) fn work(&self, released: u64) -> u64 {
         self.frames.work(released)
+    }
+
+    /// About how many bytes a body of `released` tokens has beside their text.
+    pub(crate) fn bytes(&self, released: u64) -> u64 {
+        let scores = self.frames.logprobs.map_or(0, |count| (1 + u64::from(count)) * SCORE_BYTES);
+        released * scores
     }
 
     /// The number of the event that comes after so many tokens.

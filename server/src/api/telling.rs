@@ -13,6 +13,8 @@ use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::chat::TokenFields;
 use llmsim_engine::wire::token_ids::{push_ids, push_ranked};
 
+use super::answer::ID_BYTES;
+
 /// What an answer tells of tokens beside their text.
 #[derive(Debug)]
 pub(super) struct Telling {
@@ -119,7 +121,17 @@ impl Telling {
         out.push(b']');
     }
 
-    /// What that takes, in tokens that are scored.
+    /// About how many bytes it adds to a body of `released` tokens that tells of each prompt so many
+    /// times.
+    pub(super) fn bytes(&self, released: u64, times: u64) -> u64 {
+        // A rank's id, score, place and text in `prompt_logprobs`, measured as `ID_BYTES` was.
+        const RANK_BYTES: u64 = 68;
+        let of_prompts: u64 = self.prompts.iter().map(|prompt| prompt.len() as u64).sum();
+        let ids = if self.ids { (released + of_prompts * times) * ID_BYTES } else { 0 };
+        ids + self.scored() * times * u64::from(self.ranks.unwrap_or(0)) * RANK_BYTES
+    }
+
+    /// What the scores of prompts take, in tokens that are scored.
     pub(super) fn scored(&self) -> u64 {
         self.prompts.iter().map(|prompt| prompt.texts.len() as u64).sum()
     }

@@ -157,6 +157,35 @@ fn an_answer_in_one_body_is_not_longer_than_it_may_be_and_a_stream_may() {
 }
 
 #[test]
+fn what_is_told_of_tokens_beside_their_text_counts_in_the_length_of_a_body() {
+    let server = fixture::start();
+    let mut client = Client::new(&server);
+    // Ids have some eleven bytes each: twice 60,000 of prompts, told 128 times, are 169 MB.
+    let text = "a ".repeat(60_000);
+    let prompts = format!(
+        r#""model":"instant","prompt":["{text}","{text}"],"max_tokens":1,"n":128,"return_token_ids":true"#
+    );
+    // Nearly ten million of answers, 106 MB, and 39 MB of text.
+    let chat = r#""model":"instant","messages":[{"role":"user","content":"x"}],"ignore_eos":true"#;
+    let ids = format!(r#"{chat},"max_tokens":76000,"n":128,"return_token_ids":true"#);
+    // 128,000 tokens with twenty others at the place of each, 60 bytes for every one.
+    let scored = format!(r#"{chat},"max_tokens":8000,"n":16,"logprobs":true,"top_logprobs":20"#);
+    for (path, members) in [
+        ("/v1/completions", &prompts),
+        ("/v1/chat/completions", &ids),
+        ("/v1/chat/completions", &scored),
+    ] {
+        client.post(path, &format!("{{{members}}}"));
+        let refused = client.response();
+        assert_eq!(refused.status, 400, "{members:.80}");
+        has(&refused, "; the most are 134217728. Ask for a stream");
+    }
+    let few = scored.replace("8000", "80");
+    client.post("/v1/chat/completions", &format!("{{{few}}}"));
+    assert_eq!(client.response().status, 200);
+}
+
+#[test]
 fn a_prompt_of_token_ids_is_the_text_that_they_were_given_for() {
     let server = fixture::start();
     let mut client = Client::new(&server);
