@@ -333,6 +333,7 @@ mod tests {
              openai-processing-ms: 7\r\nallow: GET\r\n\r\n"
         );
     }
+
     #[test]
     fn of_a_long_body_no_more_is_copied_than_is_written_at_once() {
         let exchange = Exchange {
