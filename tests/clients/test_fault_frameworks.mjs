@@ -10,6 +10,7 @@ import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, RetryError, generateText, streamText } from "ai";
+import { run } from "./run_tests.mjs";
 
 // It warns of what it leaves out for models that it does not know.
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -135,14 +136,4 @@ const tests = {
   },
 };
 
-let failed = 0;
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-  } catch (error) {
-    failed += 1;
-    console.error(`FAILED: ${name}\n`, error);
-  }
-}
-console.log(`faults, Vercel AI SDK: ${Object.keys(tests).length - failed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run("faults, Vercel AI SDK", tests);

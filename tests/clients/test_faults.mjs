@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import OpenAI from "openai";
 import Anthropic from "@anthropic-ai/sdk";
+import { run } from "./run_tests.mjs";
 
 const baseURL = process.env.BASE_URL;
 const DEFAULT = "One two three four five six seven.";
@@ -89,14 +90,4 @@ const tests = {
   },
 };
 
-let failed = 0;
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-  } catch (error) {
-    failed += 1;
-    console.error(`FAILED: ${name}\n`, error);
-  }
-}
-console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run("faults, openai and anthropic for Node", tests);

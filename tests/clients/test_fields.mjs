@@ -7,6 +7,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
+import { run } from "./run_tests.mjs";
 
 const { BASE_URL } = process.env;
 const DEFAULT = "One two three four five six seven.";
@@ -132,16 +133,4 @@ const tests = {
   },
 };
 
-let [passed, failed] = [0, 0];
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-    passed += 1;
-    console.log(`${name} ... ok`);
-  } catch (error) {
-    failed += 1;
-    console.log(`${name} ... FAILED\n${error.stack ?? error}`);
-  }
-}
-console.log(`fields by openai and anthropic for Node: ${passed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run("fields by openai and anthropic for Node", tests);

@@ -4,6 +4,7 @@
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
+import { run } from "./run_tests.mjs";
 
 const BASE_URL = process.env.BASE_URL;
 const DEFAULT = "One two three four five six seven.";
@@ -240,17 +241,4 @@ const tests = {
   },
 };
 
-let [passed, failed] = [0, 0];
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-    passed += 1;
-    console.log(`${name} ... ok`);
-  } catch (error) {
-    failed += 1;
-    console.log(`${name} ... FAILED\n${error.stack ?? error}`);
-  }
-}
-const version = (await import("openai/version")).VERSION;
-console.log(`openai for Node ${version}: ${passed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run(`openai for Node ${(await import("openai/version")).VERSION}`, tests);

@@ -12,6 +12,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
+import { run } from "./run_tests.mjs";
 
 // It warns of what it leaves out for models that it does not know.
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -212,16 +213,4 @@ tests["the AI SDK embeds"] = async () => {
   assert.deepEqual(embeddings.map((vector) => vector.length), [1536, 1536]);
 };
 
-let [passed, failed] = [0, 0];
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-    passed += 1;
-    console.log(`${name} ... ok`);
-  } catch (error) {
-    failed += 1;
-    console.log(`${name} ... FAILED\n${error.stack ?? error}`);
-  }
-}
-console.log(`openai, anthropic and the AI SDK for Node: ${passed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run("openai, anthropic and the AI SDK for Node", tests);
