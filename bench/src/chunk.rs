@@ -89,8 +89,8 @@ fn is_error_object(data: &[u8]) -> bool {
 }
 
 /// Settles the chunk that makes up almost all of a stream without decoding it: non-empty
-/// `"content"` (or `"text"` of a legacy completion), no finish reason, no usage, no error. Any doubt
-/// is answered with `None`, else where the text begins.
+/// `"content"` (or `"text"` of a legacy completion), no finish reason, no usage, no error. Any
+/// doubt is answered with `None`, else where the text begins.
 fn plain_content(data: &[u8]) -> Option<usize> {
     /// Searchers are costly to make and cheap to use.
     static FINDERS: LazyLock<Finders> = LazyLock::new(|| Finders {

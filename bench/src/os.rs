@@ -21,8 +21,8 @@ static FIRST_INTERRUPT_NS: AtomicU64 = AtomicU64::new(0);
 /// child and then the child's whole group, terminals and shells do the like.
 const SAME_WISH: SimSpan = SimSpan::from_ms(1_000);
 
-/// From now on the first SIGINT or SIGTERM is only noted (see [`interrupted`]); another one a second
-/// later or more ends the program.
+/// From now on the first SIGINT or SIGTERM is only noted (see [`interrupted`]); another one a
+/// second later or more ends the program.
 #[expect(unsafe_code, reason = "sigaction has no safe wrapper in the standard library")]
 pub fn catch_interrupts() {
     extern "C" fn note(signal: libc::c_int) {

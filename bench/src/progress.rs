@@ -137,7 +137,8 @@ impl Live {
         let (started, done, failed) = (load(&self.started), load(&self.done), load(&self.failed));
         let (ended, planned) = (done + failed, load(&self.planned));
         let target = self.target_millirate.load(Ordering::Relaxed);
-        // At a target it is sends that keep it or not: once all are sent, those over their own time.
+        // At a target it is sends that keep it or not: once all are sent, those over their own
+        // time.
         let all_sent = planned > 0 && started >= planned;
         let (count, over) = match (target > 0, all_sent) {
             (true, true) => {

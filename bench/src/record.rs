@@ -73,7 +73,8 @@ impl Output {
     }
 }
 
-/// Decides whose single arrivals a level keeps: without a limit, hours of traffic would fill memory.
+/// Decides whose single arrivals a level keeps: without a limit, hours of traffic would fill
+/// memory.
 ///
 /// Requests are asked about when they end. Of those that end when the room is used up, only the
 /// first and the last arrival are kept, and the report says so.
@@ -159,8 +160,8 @@ pub enum FailureClass {
     UnexpectedAnswer,
     /// No connection.
     Connect,
-    /// The connection was closed or reset after the request was sent and before the first byte of an
-    /// answer.
+    /// The connection was closed or reset after the request was sent and before the first byte of
+    /// an answer.
     Unanswered,
     /// Nothing for too long before the first chunk.
     TimeoutFirstChunk,
@@ -261,8 +262,8 @@ pub struct ServerTiming {
     pub lag_max: Option<SimSpan>,
 }
 
-/// What vLLM with `--enable-per-request-metrics` tells about one request (`PerRequestMetrics` of its
-/// version 0.33). It tells no instants, only lengths of phases that follow each other.
+/// What vLLM with `--enable-per-request-metrics` tells about one request (`PerRequestMetrics` of
+/// its version 0.33). It tells no instants, only lengths of phases that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
     /// In the queue of the scheduler: `queue_time_ms`.

@@ -3,8 +3,9 @@
 //! Definitions, with s the scheduled send, a the actual one, c1..ck the arrivals of chunks with
 //! output and n the output tokens: TTFT = c1 - s, E2E = ck - s, TPOT = (ck - c1)/(n - 1) for n > 1,
 //! ITL = every c(i) - c(i-1). `raw` TTFT and E2E count from a. In a closed loop a stream sends when
-//! it is free, so its headline counts from a. Percentiles interpolate linearly, as numpy does; those
-//! with failures are nearest-rank. The invariant: failures are never dropped; they are +infinity in the second percentile column.
+//! it is free, so its headline counts from a. Percentiles interpolate linearly, as numpy does;
+//! those with failures are nearest-rank. The invariant: failures are never dropped; they are
+//! +infinity in the second percentile column.
 
 use std::collections::BTreeMap;
 
@@ -393,8 +394,9 @@ impl ArrivalFigures {
     }
 }
 
-/// Over how much time a schedule is counted: the asked duration, that of its stages, or up to where the user stopped
-/// it. `None` where a number of requests ended it, so that the arrivals themselves span the time.
+/// Over how much time a schedule is counted: the asked duration, that of its stages, or up to where
+/// the user stopped it. `None` where a number of requests ended it, so that the arrivals themselves
+/// span the time.
 fn window(level: &Level) -> Option<SimSpan> {
     let lasted = level.ended.saturating_since(level.began);
     if level.interrupted {

@@ -318,8 +318,8 @@ impl Feed {
         Self { ready, workload: Arc::clone(workload), level, phase, made, maker, ahead, unready: 0 }
     }
 
-    /// Waits until the maker is as far ahead as it may be, has ended, or the run is interrupted. The
-    /// runtime's thread goes on meanwhile: what is connected stays looked after.
+    /// Waits until the maker is as far ahead as it may be, has ended, or the run is interrupted.
+    /// The runtime's thread goes on meanwhile: what is connected stays looked after.
     async fn wait_until_ready(&self) {
         while self.made.load(Ordering::Acquire) < self.ahead
             && !self.maker.as_ref().is_none_or(JoinHandle::is_finished)

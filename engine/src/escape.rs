@@ -46,9 +46,9 @@ pub fn json_string_content(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes[copied..]);
 }
 
-/// Whether any of eight bytes may: most text goes by in such strides. The tests of all bytes at once
-/// are those of "Bit Twiddling Hacks" (S. E. Anderson), "Determine if a word has a byte less than n"
-/// and "equal to n"; a borrow can only make them see one too many, never too few.
+/// Whether any of eight bytes may: most text goes by in such strides. The tests of all bytes at
+/// once are those of "Bit Twiddling Hacks" (S. E. Anderson), "Determine if a word has a byte less
+/// than n" and "equal to n"; a borrow can only make them see one too many, never too few.
 fn may_need_escape(word: u64) -> bool {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;

@@ -336,9 +336,9 @@ fn counters(judged: &Judged, metrics: &Metrics, complaints: &mut Vec<String>) ->
     table
 }
 
-/// What the server keeps of each request while a rule draws or counts, so as to know it again, up to
-/// a million of them (`Tallies` in `engine/src/faults/decide.rs`): entries of 17 and 25 bytes in two
-/// maps that have just doubled and are half empty.
+/// What the server keeps of each request while a rule draws or counts, so as to know it again, up
+/// to a million of them (`Tallies` in `engine/src/faults/decide.rs`): entries of 17 and 25 bytes in
+/// two maps that have just doubled and are half empty.
 const TOLD_APART_BYTES: u64 = 96;
 
 /// What is left, and the memory.

@@ -332,8 +332,8 @@ fn take(bytes: &[u8], left: u64) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
 }
 
-/// Refuses what is no beginning of an answer as soon as it shows: a peer that speaks another protocol
-/// may never send the blank line that ends a head.
+/// Refuses what is no beginning of an answer as soon as it shows: a peer that speaks another
+/// protocol may never send the blank line that ends a head.
 fn expect_http(bytes: &[u8]) -> Result<(), Malformed> {
     const BEGIN: &[u8] = b"HTTP/1.";
     /// A TLS record: an alert or a handshake.

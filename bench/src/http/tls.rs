@@ -226,8 +226,8 @@ impl ServerCertVerifier for Known {
             now,
         );
         let Err(error) = verified else { return verified };
-        // That it is an authority's has no error of its own in the library's interface; dates, names
-        // and signatures have.
+        // That it is an authority's has no error of its own in the library's interface; dates,
+        // names and signatures have.
         let may_be_authority =
             matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(_)));
         if !may_be_authority || !self.named.iter().any(|named| named == end_entity) {

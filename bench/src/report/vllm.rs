@@ -154,8 +154,8 @@ fn sent(record: &Record) -> SimTime {
     record.sent.unwrap_or(record.scheduled)
 }
 
-/// What it writes of each request even without `--save-detailed`: the latency from the send, 0 for a
-/// failure, and the wait before it.
+/// What it writes of each request even without `--save-detailed`: the latency from the send, 0 for
+/// a failure, and the wait before it.
 fn latencies(out: &mut Object, records: &[Record]) {
     let latency = |r: &Record| match r.ok() {
         true => seconds(r.last_output().saturating_since(sent(r)).as_ns()),

@@ -9,8 +9,8 @@ use sonic_rs::{JsonContainerTrait, JsonValueTrait, LazyValue};
 use super::Item;
 use super::request::Content;
 
-/// Reads JSON lines: `{"prompt": ..., "max_tokens": ...}`, `{"messages": [...]}`, or an OpenAI batch
-/// line with `body`.
+/// Reads JSON lines: `{"prompt": ..., "max_tokens": ...}`, `{"messages": [...]}`, or an OpenAI
+/// batch line with `body`.
 ///
 /// # Errors
 /// A sentence that names the line.

@@ -42,8 +42,8 @@ pub struct Fitting {
     pub prior: f64,
     /// The same of the overhead of a request, which has nothing to do with the GPU.
     pub request_prior: f64,
-    /// How much faster or slower than where it begins a step may be as a whole, all terms alike: the
-    /// standard deviation of its logarithm. 0: the terms know nothing of each other.
+    /// How much faster or slower than where it begins a step may be as a whole, all terms alike:
+    /// the standard deviation of its logarithm. 0: the terms know nothing of each other.
     pub common: f64,
     /// How often the runs are lived through again with the constants found.
     pub rounds: u32,
@@ -54,9 +54,9 @@ pub struct Fitting {
 }
 
 impl Default for Fitting {
-    /// For a server of one's own: it is as a whole faster or slower than its class (another release,
-    /// clock or host), and stays near the class's proportions. Of several such priors this one
-    /// predicted the other runs of a pair best after one run of it (`docs/cost-model.md`).
+    /// For a server of one's own: it is as a whole faster or slower than its class (another
+    /// release, clock or host), and stays near the class's proportions. Of several such priors this
+    /// one predicted the other runs of a pair best after one run of it (`docs/cost-model.md`).
     fn default() -> Self {
         Self {
             prior: 5.0,
@@ -71,8 +71,8 @@ impl Default for Fitting {
 
 impl Fitting {
     /// What so many runs of one server can tell. One run tells little more than how fast the server
-    /// is as a whole; several, at other loads and lengths, tell the proportions of its terms, which are
-    /// therefore held less.
+    /// is as a whole; several, at other loads and lengths, tell the proportions of its terms, which
+    /// are therefore held less.
     pub fn of(runs: usize) -> Self {
         if runs > 1 { Self { prior: 0.2, ..Self::default() } } else { Self::default() }
     }

@@ -47,8 +47,8 @@ struct Sums {
     all: f64,
 }
 
-/// Lives through `workload` with `constants` and keeps what is needed to tell how its figures change
-/// with them.
+/// Lives through `workload` with `constants` and keeps what is needed to tell how its figures
+/// change with them.
 ///
 /// # Errors
 /// If the engine refuses a request.

@@ -1,10 +1,10 @@
 //! Benchmark results, as the tools write them.
 //!
 //! Three layouts are told apart by what they have: our own (`tool: llmsim-bench`, one run per
-//! level), that of `vllm bench serve --save-result` (`mean_ttft_ms` and so on; several in an array),
-//! and that of aiperf (`time_to_first_token` with its unit). Lengths and times of single requests
-//! are used where a result has them; else lengths are taken to be alike. The invariant: a figure
-//! that is not there is not made up.
+//! level), that of `vllm bench serve --save-result` (`mean_ttft_ms` and so on; several in an
+//! array), and that of aiperf (`time_to_first_token` with its unit). Lengths and times of single
+//! requests are used where a result has them; else lengths are taken to be alike. The invariant: a
+//! figure that is not there is not made up.
 
 use sonic_rs::{JsonContainerTrait as _, JsonValueTrait as _, Value};
 

@@ -45,8 +45,8 @@ pub struct Ratio {
     pub with: f64,
 }
 
-/// Stragglers are taken to be this share of the steps: one run's 99th percentile cannot tell rare and
-/// heavy ones from frequent and light ones. With 2 %, it is the middle of them.
+/// Stragglers are taken to be this share of the steps: one run's 99th percentile cannot tell rare
+/// and heavy ones from frequent and light ones. With 2 %, it is the middle of them.
 const STRAGGLERS: f64 = 0.02;
 /// A ratio that differs by less is none of the steps' doing.
 const TELLING: f64 = 0.01;
@@ -246,7 +246,8 @@ mod tests {
         assert!(near(high / median, 0.232_635_f64.exp()), "{high}");
     }
 
-    /// A GPU of 10 ms a step whose steps stray as we say: what the percentiles tell is what we said.
+    /// A GPU of 10 ms a step whose steps stray as we say: what the percentiles tell is what we
+    /// said.
     #[test]
     fn the_jitter_that_made_the_gaps_is_found_again() {
         use crate::calibrate::workload::{Load, Workload};

@@ -151,11 +151,11 @@ fn records(text: &str) -> Vec<Vec<String>> {
 
 /// The client of a row, of an engine with this order of prefills.
 ///
-/// Nobody runs a closed loop in which all requests stay in step for long, but on an engine that does:
-/// one that prefills first makes all wait while one is prefilled, so that those that came together go
-/// on together. Where the number of requests is not published, and lengths are not known to be all
-/// the same, a run is therefore taken to be out of step after its burst, if the engine mixes prefills
-/// with decodes.
+/// Nobody runs a closed loop in which all requests stay in step for long, but on an engine that
+/// does: one that prefills first makes all wait while one is prefilled, so that those that came
+/// together go on together. Where the number of requests is not published, and lengths are not
+/// known to be all the same, a run is therefore taken to be out of step after its burst, if the
+/// engine mixes prefills with decodes.
 ///
 /// # Errors
 /// What is missing, or cannot be.

@@ -26,8 +26,8 @@ pub enum Phases {
     /// As their lengths and the engine make it.
     #[default]
     AsTheyCome,
-    /// They do not: after the burst they are at all stages of their outputs. The outputs of the burst
-    /// are cut for that, so that its requests have a TTFT, but no pace that counts.
+    /// They do not: after the burst they are at all stages of their outputs. The outputs of the
+    /// burst are cut for that, so that its requests have a TTFT, but no pace that counts.
     Spread,
 }
 

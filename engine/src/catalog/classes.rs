@@ -23,8 +23,8 @@ pub struct EngineClass {
     pub efficiency: Efficiency,
     /// Time per request outside of steps, all of it spent between its arrival and its place in the
     /// engine's queue. It was fitted with one half there and the other between engine and client; a
-    /// client sees the same times to the first and to the last token either way, and only the engine
-    /// sees the request half of it later than in the fit.
+    /// client sees the same times to the first and to the last token either way, and only the
+    /// engine sees the request half of it later than in the fit.
     pub request_overhead: SimSpan,
     /// What the engine gives to its KV cache.
     pub kv_memory: KvMemory,
@@ -38,8 +38,8 @@ pub struct EngineClass {
     pub error: Option<StatedError>,
 }
 
-/// Absolute errors of a class on measured runs that had no part in its fit: each run was scored with
-/// the class fitted without the runs of the same model, GPUs and engine.
+/// Absolute errors of a class on measured runs that had no part in its fit: each run was scored
+/// with the class fitted without the runs of the same model, GPUs and engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StatedError {
     /// How many runs.
@@ -66,7 +66,8 @@ pub struct Scope {
     pub weights: &'static str,
     /// `dense` or `moe`.
     pub models: &'static str,
-    /// How the release begins that it is for; empty if it is for all that have no class of their own.
+    /// How the release begins that it is for; empty if it is for all that have no class of their
+    /// own.
     pub release: &'static str,
     /// Which classes were fitted from a common set: releases of an engine that behave alike.
     pub pool: &'static str,

@@ -212,8 +212,8 @@ pub struct Derived {
     pub gpu_memory_utilization: f64,
     /// Tokens that the KV cache holds: those of [`blocks`](Self::blocks).
     pub kv_tokens: u64,
-    /// Blocks that requests can have: all but the placeholder, which is never handed out. vLLM's own
-    /// log line counts it.
+    /// Blocks that requests can have: all but the placeholder, which is never handed out. vLLM's
+    /// own log line counts it.
     pub blocks: Blocks,
     /// Tokens per block.
     pub block_size: Tokens,

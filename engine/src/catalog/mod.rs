@@ -3,8 +3,8 @@
 //! The data are public facts (`engine/data/`, with sources); the code here only looks up and
 //! multiplies. It reads no file and knows no YAML: the configuration hands it names, numbers and
 //! the text of a `config.json`. The invariant: whatever comes out has passed
-//! [`Roofline::check`](crate::sim::scheduler::cost::Roofline::check), so a plan that was made can be
-//! simulated.
+//! [`Roofline::check`](crate::sim::scheduler::cost::Roofline::check), so a plan that was made can
+//! be simulated.
 //!
 //! The way through: [`gpu`] or a hardware profile of the user's own gives a [`GpuShape`], [`model`]
 //! or [`derive`] a [`ModelShape`], [`engine_class`] an [`EngineClass`]; a [`Deployment`] puts them
@@ -81,8 +81,8 @@ fn common_prefix(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count()
 }
 
-/// The rows of one of our own CSV files, each as (column name, cell) look-up. The files are compiled
-/// in and every row is parsed by a test, so a wrong cell is our own mistake.
+/// The rows of one of our own CSV files, each as (column name, cell) look-up. The files are
+/// compiled in and every row is parsed by a test, so a wrong cell is our own mistake.
 struct Row<'a> {
     columns: &'a [&'static str],
     cells: Vec<&'static str>,

@@ -151,9 +151,9 @@ mod tests {
     }
 
     /// (id, KV bytes per token in 16 bits and bytes of all weights in the format as published, both
-    /// worked out from the published shape, published number of parameters). A layer's attention has
-    /// hidden x head size x (2 x heads + 2 x KV heads) parameters, its MLP 3 x hidden x width; the
-    /// vocabulary's tables vocabulary x hidden each. Norms and biases are left out.
+    /// worked out from the published shape, published number of parameters). A layer's attention
+    /// has hidden x head size x (2 x heads + 2 x KV heads) parameters, its MLP 3 x hidden x width;
+    /// the vocabulary's tables vocabulary x hidden each. Norms and biases are left out.
     const PUBLISHED: [(&str, u64, u64, u64); 10] = [
         // KV: 2 x 16 layers x 8 KV heads x 64 x 2 B.
         // 16 x (2,048 x 64 x 80 + 3 x 2,048 x 8,192) = 973,078,528; one table of 128,256 x 2,048 =
@@ -188,12 +188,11 @@ mod tests {
         // x 2,880 = 579,133,440, x 2 B = 4,254,105,600; experts 36 x 128 x 3 x 2,880 x 2,880 =
         // 114,661,785,600 x (1/2 + 1/32) B = 60,914,073,600.
         ("gpt-oss-120b", 73_728, 65_168_179_200, 116_829_156_672),
-        // KV: 61 x (512 + 64) x 2: one latent and its rotary part.
-        // Attention: 7,168 x 1,536 + 1,536 x 128 x 192 + 7,168 x 576 + 512 x 128 x 256 + 128 x 128 x
-        // 7,168 = 187,105,280 in each of 61 layers; 3 dense MLPs of 3 x 7,168 x 18,432; in 58 layers
-        // a shared expert of 3 x 7,168 x 2,048 and a router of 256 x 7,168: 15,263,268,864 B; 58 x
-        // 256 experts of 3 x 7,168 x 2,048: 653,908,770,816 B; two tables of 129,280 x 7,168 =
-        // 926,679,040, x 2 B.
+        // KV: 61 x (512 + 64) x 2: one latent and its rotary part. Attention: 7,168 x 1,536 + 1,536
+        // x 128 x 192 + 7,168 x 576 + 512 x 128 x 256 + 128 x 128 x 7,168 = 187,105,280 in each of
+        // 61 layers; 3 dense MLPs of 3 x 7,168 x 18,432; in 58 layers a shared expert of 3 x 7,168
+        // x 2,048 and a router of 256 x 7,168: 15,263,268,864 B; 58 x 256 experts of 3 x 7,168 x
+        // 2,048: 653,908,770,816 B; two tables of 129,280 x 7,168 = 926,679,040, x 2 B.
         ("deepseek-v3", 70_272, 672_878_755_840, 671_026_419_200),
         // KV: 2 x 62 x 16 x 128 x 2.
         // The language model without the vision tower: 62 x (5,376 x 128 x 96 + 3 x 5,376 x 21,504)

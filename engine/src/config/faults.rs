@@ -1,7 +1,7 @@
 //! `faults:` of `models.yml`, and a faults file, which says the same by itself.
 //!
-//! The words are read by [`faults`](crate::faults); here they are taken out of YAML, and whatever is
-//! wrong with them is told with its place. A rule is a text of words or a mapping of them. The
+//! The words are read by [`faults`](crate::faults); here they are taken out of YAML, and whatever
+//! is wrong with them is told with its place. A rule is a text of words or a mapping of them. The
 //! invariant: a rule that names a model or a GPU names one that there is.
 
 use crate::faults::{self, BadWord, Fault, GpuAt, GpuName, MOST_RULES, Rule, Settings, Word};
@@ -107,7 +107,8 @@ pub(super) fn rules(
 enum Places {
     /// In a text that begins here; the words know their offsets.
     Text(Place),
-    /// In a text that is not as it stands in the file (escapes, several lines): only where it begins.
+    /// In a text that is not as it stands in the file (escapes, several lines): only where it
+    /// begins.
     Somewhere(Place),
     Each(Vec<Place>),
 }

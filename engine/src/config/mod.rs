@@ -1,9 +1,10 @@
 //! The two configuration files: from text to what it means.
 //!
-//! The steps are `tree` (YAML with positions), `value` and `fields` (typed access), `raw` and `rules`
-//! (each key as typed), `resolve`, `scheduler` and `sizes` (what the keys mean together) and, for
-//! whatever went wrong on the way, [`problem`](Problems). No file is read here: the texts come in as [`Source`]s. The invariant: a
-//! [`Config`] that exists is valid, and nothing behind this module checks a setting again.
+//! The steps are `tree` (YAML with positions), `value` and `fields` (typed access), `raw` and
+//! `rules` (each key as typed), `resolve`, `scheduler` and `sizes` (what the keys mean together)
+//! and, for whatever went wrong on the way, [`problem`](Problems). No file is read here: the texts
+//! come in as [`Source`]s. The invariant: a [`Config`] that exists is valid, and nothing behind
+//! this module checks a setting again.
 
 mod faults;
 mod fields;

@@ -170,8 +170,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Is the next problem one that will be printed? A hint that takes time to find is only worth it
-    /// then: a file of garbage has a million unknown keys.
+    /// Is the next problem one that will be printed? A hint that takes time to find is only worth
+    /// it then: a file of garbage has a million unknown keys.
     pub(super) fn is_read(&self) -> bool {
         self.problems.len() < MOST_PRINTED
     }

@@ -1,7 +1,7 @@
 //! `reasoning:` of a model: whether its answers think before they speak, and for how long.
 //!
-//! Not what is thought: that is an entry's of `responses.yml`, or filler. The invariant: a length that
-//! comes through here has `min` at most `max`.
+//! Not what is thought: that is an entry's of `responses.yml`, or filler. The invariant: a length
+//! that comes through here has `min` at most `max`.
 
 use super::fields::Fields;
 use super::problem::{Hint, Report};

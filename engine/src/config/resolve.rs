@@ -1,8 +1,8 @@
 //! What `models.yml` means: each model with the settings of its engine, complete and consistent.
 //!
-//! Here keys are looked at together: a model's engine and the sections that it needs, a name and the
-//! profile behind it, a cache and the context that must fit into it. The invariant: a [`ModelSpec`]
-//! holds no `Option` that means 'checked elsewhere'.
+//! Here keys are looked at together: a model's engine and the sections that it needs, a name and
+//! the profile behind it, a cache and the context that must fit into it. The invariant: a
+//! [`ModelSpec`] holds no `Option` that means 'checked elsewhere'.
 
 use crate::catalog::{self, Derived};
 use crate::sim::EngineSpec;

@@ -289,7 +289,8 @@ impl Reader<'_, '_> {
         let mut readable = false;
         for item in &items {
             self.note(item);
-            // A message can be empty, and `exact` can ask for that; elsewhere it would always match.
+            // A message can be empty, and `exact` can ask for that; elsewhere it would always
+            // match.
             let text =
                 if name == "exact" { item.text(self.report) } else { item.name(self.report) };
             readable |= text.is_some();
@@ -418,7 +419,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Exactly one of `content`, `variants` and `synthetic`; or none, if the text need not be there.
+    /// Exactly one of `content`, `variants` and `synthetic`; or none, if the text need not be
+    /// there.
     fn words(&mut self, fields: &mut Fields, whose: &str, needs_text: bool) -> Option<Answer> {
         let (at, path) = (fields.at, fields.path.clone());
         let content = fields.take(self.report, "content", &[]);

@@ -1,8 +1,8 @@
 //! A scheduler model whose sizes the file itself gives: a textbook roofline.
 //!
-//! The counterpart of a plan of the catalogue. The invariant: the KV cache and the weights share the
-//! part of the memory that `gpu_memory_utilization` allows, unless the file says how many blocks
-//! there are.
+//! The counterpart of a plan of the catalogue. The invariant: the KV cache and the weights share
+//! the part of the memory that `gpu_memory_utilization` allows, unless the file says how many
+//! blocks there are.
 
 use crate::catalog::{EngineClass, GpuShape};
 use crate::sim::scheduler::cost::{IdealRoofline, Roofline};

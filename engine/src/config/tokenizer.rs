@@ -1,7 +1,7 @@
 //! `tokenizer:` of a model: `regex`, or the `tokenizer.json` of a real one.
 //!
-//! Not what it does: that is [`crate::text::model_tokenizer`]'s. The invariant: a file is read once,
-//! however many models name it.
+//! Not what it does: that is [`crate::text::model_tokenizer`]'s. The invariant: a file is read
+//! once, however many models name it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! YAML text as a tree in which every node knows where it was written.
 //!
-//! Not a schema: this module knows YAML and no key of ours. The parser gives events, so nothing here
-//! recurses over the input and every limit below is checked before memory is spent. The invariant:
-//! whatever the text, [`parse`] ends in time linear in it, and what it returns is finite, at most
-//! [`MAX_DEPTH`] deep, and at most [`MAX_NODES`] nodes large with all aliases written out.
+//! Not a schema: this module knows YAML and no key of ours. The parser gives events, so nothing
+//! here recurses over the input and every limit below is checked before memory is spent. The
+//! invariant: whatever the text, [`parse`] ends in time linear in it, and what it returns is
+//! finite, at most [`MAX_DEPTH`] deep, and at most [`MAX_NODES`] nodes large with all aliases
+//! written out.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -104,8 +104,8 @@ fn count<K: Eq + Hash>(map: &mut LookupMap<K, u64>, key: K, most: usize) -> u64 
 }
 
 /// Those of `rules` that may hit a request: all holds of them that is not counted or drawn. This is
-/// where texts are searched, so that [`decide`] never is long: whoever shares its tallies with others
-/// locks them only then.
+/// where texts are searched, so that [`decide`] never is long: whoever shares its tallies with
+/// others locks them only then.
 pub fn candidates<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
     asked: &Asked<'_>,
@@ -113,7 +113,8 @@ pub fn candidates<'a>(
     rules.into_iter().filter(|rule| matches(&rule.when, asked)).collect()
 }
 
-/// Which of the [`candidates`] hit a request: of those at one stage the first, and every rate limit.
+/// Which of the [`candidates`] hit a request: of those at one stage the first, and every rate
+/// limit.
 pub fn decide<'a>(
     candidates: &[&'a Rule],
     seed: u64,

@@ -2,10 +2,10 @@
 //!
 //! A [`Rule`] says what goes wrong and when, in words such as `status=429 retry_after=2s first=2`.
 //! The same words stand in `models.yml`, in a faults file, in a request's header or message, and in
-//! what the admin endpoint takes. Some faults come before an answer, some inside a stream or a body, some
-//! befall a simulated GPU. Nothing here acts: this module reads words, decides whom a rule hits
-//! ([`decide`]), counts rate limits ([`Buckets`]) and puts disturbances of GPUs on a timeline
-//! ([`disturbances`]); sockets and threads are the server's.
+//! what the admin endpoint takes. Some faults come before an answer, some inside a stream or a
+//! body, some befall a simulated GPU. Nothing here acts: this module reads words, decides whom a
+//! rule hits ([`decide`]), counts rate limits ([`Buckets`]) and puts disturbances of GPUs on a
+//! timeline ([`disturbances`]); sockets and threads are the server's.
 //!
 //! The invariant: a decision is a function of the seed, the rule, the request and how often that
 //! same request came before. Neither the order in which different requests arrive nor the thread

@@ -1,8 +1,8 @@
 //! Which buckets our histograms have.
 //!
-//! Each list holds all of vLLM's bounds for the same measure and finer ones below, where a simulated
-//! GPU is interesting: so a value is counted once, and vLLM's family is the same histogram with
-//! fewer bounds. The invariant: `bounds ⊇ vLLM's bounds`, held by a test.
+//! Each list holds all of vLLM's bounds for the same measure and finer ones below, where a
+//! simulated GPU is interesting: so a value is counted once, and vLLM's family is the same
+//! histogram with fewer bounds. The invariant: `bounds ⊇ vLLM's bounds`, held by a test.
 
 use crate::stats::histogram::Bounds;
 use crate::units::Tokens;

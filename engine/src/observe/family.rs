@@ -1,11 +1,11 @@
 //! Metric families as values, and their text.
 //!
-//! Two texts of the same families: the Prometheus text format as Python's client writes it (which is
-//! how vLLM's `/metrics` looks: labels in alphabetical order with `le` among them, every value a
+//! Two texts of the same families: the Prometheus text format as Python's client writes it (which
+//! is how vLLM's `/metrics` looks: labels in alphabetical order with `le` among them, every value a
 //! float, count before sum), and OpenMetrics 1.0. The `prometheus` crate's encoder can write
 //! neither: it puts `le` last, prints whole floats as integers, the sum before the count, and sorts
-//! families by name. The invariant: what is written depends on the families alone, never on a clock or an
-//! order of insertion into a map.
+//! families by name. The invariant: what is written depends on the families alone, never on a clock
+//! or an order of insertion into a map.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
 //! What one simulated GPU is seen to do, counted as it happens.
 //!
 //! A [`Recorder`] lives on the thread that drives the GPU and is told everything with the time at
-//! which that thread *saw* it; [`Figures`] is what it counts into, and what others read. It draws no
-//! conclusion and knows no metric name: `vllm` and `sim` beside it say what is exported. The
+//! which that thread *saw* it; [`Figures`] is what it counts into, and what others read. It draws
+//! no conclusion and knows no metric name: `vllm` and `sim` beside it say what is exported. The
 //! invariant: no time in here was planned. The stamps of events, which say when something was due,
 //! are only used to tell steps apart and to measure the lag.
 
@@ -32,8 +32,8 @@ pub struct Submitted {
     pub siblings: Siblings,
 }
 
-/// The requests that are made of one prompt, one for each of its choices (`n`). The first is submitted
-/// before the others.
+/// The requests that are made of one prompt, one for each of its choices (`n`). The first is
+/// submitted before the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Siblings {
     /// The id of the first of them.
@@ -81,8 +81,8 @@ struct Choices {
 pub struct Recorder {
     figures: Arc<Figures>,
     lives: LookupMap<JobId, Life>,
-    /// Of prompts with more than one choice, by the first, until one of them is given up or all have
-    /// finished: no more than there are prompts under way.
+    /// Of prompts with more than one choice, by the first, until one of them is given up or all
+    /// have finished: no more than there are prompts under way.
     choices: LookupMap<JobId, Choices>,
     update: Update,
     /// Tokens with the same inter-token latency, one after another: a step's are alike.

@@ -1,8 +1,8 @@
 //! The last N values of one thread, readable by any: what exact percentiles are taken over.
 //!
-//! [`Ring`] only collects; sorting is the reader's work, on a copy. The invariant: one writer, whose
-//! push is two stores; a reader that comes in the middle gets each value whole, and at worst some
-//! newer ones in the place of the oldest it asked for.
+//! [`Ring`] only collects; sorting is the reader's work, on a copy. The invariant: one writer,
+//! whose push is two stores; a reader that comes in the middle gets each value whole, and at worst
+//! some newer ones in the place of the oldest it asked for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

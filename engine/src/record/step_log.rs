@@ -1,8 +1,8 @@
 //! The step log: one JSON object per line and step.
 //!
-//! Times are whole nanoseconds of the simulated timeline. `tokens` has every sequence of the step in
-//! the order in which it was served. Queues and blocks are as the plan left them; with asynchronous
-//! scheduling a step is planned while the one before it runs.
+//! Times are whole nanoseconds of the simulated timeline. `tokens` has every sequence of the step
+//! in the order in which it was served. Queues and blocks are as the plan left them; with
+//! asynchronous scheduling a step is planned while the one before it runs.
 
 use std::io::Write;
 

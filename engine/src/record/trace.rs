@@ -17,7 +17,8 @@ use crate::units::{Blocks, JobId, SimTime, Tokens};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu(u32);
 
-/// A trace being written. Keeps the phase of every request that is under way, and when each GPU was last busy.
+/// A trace being written. Keeps the phase of every request that is under way, and when each GPU was
+/// last busy.
 #[derive(Debug, Default)]
 pub struct Trace {
     gpus: Vec<State>,
@@ -159,8 +160,8 @@ impl Trace {
         self.enter(gpu, at, job, Phase::Queue, out);
     }
 
-    /// Events of requests whose arrival was not told are ignored: a trace may begin in the middle of
-    /// a run.
+    /// Events of requests whose arrival was not told are ignored: a trace may begin in the middle
+    /// of a run.
     fn event(&mut self, gpu: Gpu, event: &Event, out: &mut Vec<u8>) {
         let (at, job) = (event.at, event.job);
         let Some(phase) = self.phases.get(&(gpu, job)).copied() else { return };

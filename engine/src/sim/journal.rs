@@ -6,10 +6,10 @@
 //! value, times never run back, and what is incomplete says so and is not replayed.
 //!
 //! Inputs: `submit NS ID prompt=N max=N [stop=N] [priority=N] [chain=HEX,HEX,…]`, `cancel NS ID`,
-//! `reset NS`, `slow NS THOUSANDTHS`, `pause NS NS`, `shrink NS THOUSANDTHS`, `preempt NS REQUESTS`,
-//! `crash NS NS`, `advance NS`. Events: `NS ID admitted CACHED`, `… resumed CACHED`, `… preempted`,
-//! `… token INDEX [stop|length]`, `… lost`, `… refused WHY`. In both, `gap N` stands where N lines were lost.
-//! Blank lines and lines that begin with `#` say nothing.
+//! `reset NS`, `slow NS THOUSANDTHS`, `pause NS NS`, `shrink NS THOUSANDTHS`, `preempt NS
+//! REQUESTS`, `crash NS NS`, `advance NS`. Events: `NS ID admitted CACHED`, `… resumed CACHED`, `…
+//! preempted`, `… token INDEX [stop|length]`, `… lost`, `… refused WHY`. In both, `gap N` stands
+//! where N lines were lost. Blank lines and lines that begin with `#` say nothing.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;

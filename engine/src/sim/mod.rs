@@ -10,9 +10,9 @@
 //! engine asserts that time never runs back.
 //!
 //! Inputs at an instant come before what is due at that instant, and how often `advance` is called
-//! changes nothing: an input at `now` lets all happen that is due *before* `now` (it is kept for the
-//! next `advance`), and the next `advance(now)` lets happen what is due at `now`. Only a caller that
-//! advances to `now` and then hands in another input at the same `now` is too late for that
+//! changes nothing: an input at `now` lets all happen that is due *before* `now` (it is kept for
+//! the next `advance`), and the next `advance(now)` lets happen what is due at `now`. Only a caller
+//! that advances to `now` and then hands in another input at the same `now` is too late for that
 //! instant's plan, and hears of it with the next one.
 
 pub mod journal;
@@ -36,8 +36,8 @@ pub struct Job {
     /// [`Finish::Length`].
     pub max_tokens: Tokens,
     /// The output token after which the answer ends by itself with [`Finish::Stop`] (vLLM: the
-    /// end-of-sequence token is sampled); `None` if the answer is longer than `max_tokens`. Where it
-    /// equals `max_tokens`, stop wins (vLLM's order).
+    /// end-of-sequence token is sampled); `None` if the answer is longer than `max_tokens`. Where
+    /// it equals `max_tokens`, stop wins (vLLM's order).
     pub stop_after: Option<Tokens>,
     /// Lower is more urgent; only the priority policy looks at it.
     pub priority: i32,
@@ -321,10 +321,10 @@ impl Engine {
     }
 
     /// Like [`advance`](Self::advance), but a job that is alone may be left in the middle of its
-    /// tokens once `most` events or a few more are told: [`deadline`](Self::deadline) then says that
-    /// there is more, and the next call goes on. In order for each job, not across jobs. Of use where
-    /// the thread that calls has other things to do; only [`Instant`] can have so much to tell at
-    /// one instant.
+    /// tokens once `most` events or a few more are told: [`deadline`](Self::deadline) then says
+    /// that there is more, and the next call goes on. In order for each job, not across jobs. Of
+    /// use where the thread that calls has other things to do; only [`Instant`] can have so much to
+    /// tell at one instant.
     pub fn advance_some(&mut self, now: SimTime, most: usize, out: &mut Vec<Event>) {
         match self {
             Self::Instant(engine) => engine.advance_some(now, most, out),

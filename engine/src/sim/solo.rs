@@ -137,8 +137,9 @@ pub struct FixedRate {
     vacant: Vec<u32>,
     by_id: LookupMap<JobId, u32>,
     /// The next token of each stream, earliest first; of equal ones the job that arrived first.
-    /// Cancelled streams leave their entry behind, told apart by the order of arrival; once these are
-    /// more than the living, they are swept out, so that no more is kept than twice what is held.
+    /// Cancelled streams leave their entry behind, told apart by the order of arrival; once these
+    /// are more than the living, they are swept out, so that no more is kept than twice what is
+    /// held.
     due: BinaryHeap<Reverse<(SimTime, u64, u32)>>,
     arrivals: u64,
     /// What happened and has not been fetched.

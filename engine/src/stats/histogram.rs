@@ -1,9 +1,9 @@
 //! Histograms with fixed buckets, as Prometheus has them.
 //!
-//! Two forms: [`Histogram`] is a plain value; [`Shard`] is written by one thread and read by any, so
-//! that the token path neither locks nor shares a cache line, and whoever asks adds the shards up.
-//! The invariant: a value is counted in the first bucket whose upper bound is not below it, and in
-//! no other; the cumulative form of the text format is made on the way out.
+//! Two forms: [`Histogram`] is a plain value; [`Shard`] is written by one thread and read by any,
+//! so that the token path neither locks nor shares a cache line, and whoever asks adds the shards
+//! up. The invariant: a value is counted in the first bucket whose upper bound is not below it, and
+//! in no other; the cumulative form of the text format is made on the way out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -77,9 +77,9 @@ impl Exact {
     }
 }
 
-/// Whether all ASCII word boundaries in `range` of `text`, its ends included, are also Unicode's: no
-/// word character of ASCII stands beside one that is not of ASCII. Then a relaxed match there is an
-/// exact one.
+/// Whether all ASCII word boundaries in `range` of `text`, its ends included, are also Unicode's:
+/// no word character of ASCII stands beside one that is not of ASCII. Then a relaxed match there is
+/// an exact one.
 fn boundaries_hold(text: &str, range: Range<usize>) -> bool {
     let before = text[..range.start].chars().next_back();
     let after = text[range.end..].chars().next();

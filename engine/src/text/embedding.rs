@@ -7,8 +7,8 @@
 //!
 //! Each token adds a few coordinates of a full vector, chosen and signed by a hash of the token (a
 //! sparse random projection after Achlioptas 2003), and the whole text a little noise in all of
-//! them, so that different texts never share a vector. Shorter vectors are the beginning of the full
-//! one, scaled to length 1 again, as with models trained for it.
+//! them, so that different texts never share a vector. Shorter vectors are the beginning of the
+//! full one, scaled to length 1 again, as with models trained for it.
 
 use crate::seed::Seed;
 

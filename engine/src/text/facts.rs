@@ -1,7 +1,8 @@
 //! What of a conversation decides what is said next.
 //!
-//! Not how it is written (that is the API's), nor what is said (see [`responses`](super::responses)).
-//! The one invariant: a conversation of the same messages is the same query, whoever asks.
+//! Not how it is written (that is the API's), nor what is said (see
+//! [`responses`](super::responses)). The one invariant: a conversation of the same messages is the
+//! same query, whoever asks.
 
 use super::prompt::Message;
 use super::responses::Query;

@@ -1,9 +1,9 @@
 //! Whether a real tokenizer makes short texts long.
 //!
-//! A `tokenizer.json` can replace what it has just put in, step after step, so that a few lines of it
-//! make gigabytes of one letter. Not a proof that a tokenizer does not: samples are taken through it
-//! one step at a time, and looked at after each. The invariant: what a sample has grown to is bounded
-//! before the next step sees it, so that this check ends for every file.
+//! A `tokenizer.json` can replace what it has just put in, step after step, so that a few lines of
+//! it make gigabytes of one letter. Not a proof that a tokenizer does not: samples are taken
+//! through it one step at a time, and looked at after each. The invariant: what a sample has grown
+//! to is bounded before the next step sees it, so that this check ends for every file.
 
 use tokenizers::{
     Decoder as _, DecoderWrapper, NormalizedString, Normalizer as _, NormalizerWrapper,

@@ -1,8 +1,8 @@
 //! Log probabilities, as a model might have had them.
 //!
-//! Not those of any model: a plausible number for each token and plausible tokens beside it. The one
-//! invariant: they depend on the token's text alone, so that a frame can be rendered again, and the
-//! chosen token is always the likeliest.
+//! Not those of any model: a plausible number for each token and plausible tokens beside it. The
+//! one invariant: they depend on the token's text alone, so that a frame can be rendered again, and
+//! the chosen token is always the likeliest.
 
 use crate::seed::Seed;
 
@@ -23,7 +23,8 @@ pub fn logprob(piece: &str) -> f64 {
     chosen(piece).ln()
 }
 
-/// The likeliest tokens at the place of `piece`, itself first, and their log probabilities, falling.
+/// The likeliest tokens at the place of `piece`, itself first, and their log probabilities,
+/// falling.
 pub fn likeliest(piece: &str, count: u32) -> impl Iterator<Item = (&str, f64)> {
     let rest = 1.0 - chosen(piece);
     let start = seed(piece).below(OTHERS.len() as u64) as usize;

@@ -6,8 +6,8 @@
 //!
 //! Read in this order: [`facts`] are what of a chat decides, [`responses`] decides what to answer,
 //! [`matcher`] which rule applies, [`script`] holds a text of the answer, [`output`] all its parts,
-//! [`stop`] ends it early, [`tokenizer`] cuts texts into pieces, [`model_tokenizer`] as a real model
-//! does, [`prompt`] counts what was asked.
+//! [`stop`] ends it early, [`tokenizer`] cuts texts into pieces, [`model_tokenizer`] as a real
+//! model does, [`prompt`] counts what was asked.
 
 mod boundary;
 pub mod embedding;

@@ -1,9 +1,9 @@
 //! The tokenizer of a real model, from its `tokenizer.json`, and the choice between it and our own.
 //!
-//! Not a file reader: bytes are handed in. The invariant: the pieces of a cut text put together are the
-//! text, whatever the tokenizer does to it on the way to its ids; a token that is only a part of
-//! a character has an empty piece, and the token that completes the character carries it, which is
-//! how vLLM streams them.
+//! Not a file reader: bytes are handed in. The invariant: the pieces of a cut text put together are
+//! the text, whatever the tokenizer does to it on the way to its ids; a token that is only a part
+//! of a character has an empty piece, and the token that completes the character carries it, which
+//! is how vLLM streams them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -146,7 +146,8 @@ const SAMPLE_PIECES: u32 = 96;
 /// A tokenizer that makes fewer tokens than one of so many pieces takes whole sentences for one, or
 /// drops most of what it reads.
 const MOST_PIECES_PER_TOKEN: u32 = 4;
-/// So often the prose that filler is cut from is doubled; with [`MOST_PIECES_PER_TOKEN`] two are due.
+/// So often the prose that filler is cut from is doubled; with [`MOST_PIECES_PER_TOKEN`] two are
+/// due.
 const MOST_DOUBLINGS: u32 = 4;
 /// So many tokens are decoded when a file is read, to see whether they can be.
 const DECODED_SAMPLE: usize = 4_096;
@@ -250,8 +251,8 @@ impl ModelTokenizer {
             // All of it is dropped by the tokenizer, but an answer that says something has a token.
             return Cut { ids: vec![self.any], ends: vec![text.len()] };
         }
-        // Tokens that share a character have the whole of it as their offsets: only the last of them
-        // completes it. So a token reaches no further than where a later one begins.
+        // Tokens that share a character have the whole of it as their offsets: only the last of
+        // them completes it. So a token reaches no further than where a later one begins.
         let mut next = text.len();
         let mut ends = vec![text.len(); ids.len()];
         for (place, &(start, end)) in offsets.iter().enumerate().rev() {

@@ -1,8 +1,8 @@
 //! The bytes that a token of a vocabulary stands for.
 //!
-//! Not its piece, which is the text that it completes: of a character in several tokens, the last has
-//! the whole and the others nothing. The one invariant: nothing is told here that does not put together
-//! to the text, so what a vocabulary writes in a way that is not known is left out.
+//! Not its piece, which is the text that it completes: of a character in several tokens, the last
+//! has the whole and the others nothing. The one invariant: nothing is told here that does not put
+//! together to the text, so what a vocabulary writes in a way that is not known is left out.
 
 /// The tokens of `text` that are not their pieces, by their place, with their bytes. Pieces end at
 /// `ends`; `name` is how the vocabulary writes the token at a place.
@@ -38,8 +38,8 @@ pub(super) fn differing(
     found.into_boxed_slice()
 }
 
-/// The bytes of a token as GPT-2's vocabulary and its relatives write it, a character for each byte, or
-/// as SentencePiece writes a single byte: `<0x0A>`.
+/// The bytes of a token as GPT-2's vocabulary and its relatives write it, a character for each
+/// byte, or as SentencePiece writes a single byte: `<0x0A>`.
 fn of_name(name: &str) -> Option<Vec<u8>> {
     let digits = name.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     if let Some(byte) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
@@ -48,8 +48,8 @@ fn of_name(name: &str) -> Option<Vec<u8>> {
     name.chars().map(|char| of_char(u32::from(char))).collect()
 }
 
-/// GPT-2's `bytes_to_unicode` backwards: bytes that are seen are themselves, the others are numbered
-/// from U+0100 on.
+/// GPT-2's `bytes_to_unicode` backwards: bytes that are seen are themselves, the others are
+/// numbered from U+0100 on.
 fn of_char(char: u32) -> Option<u8> {
     match char {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u8::try_from(char).ok(),

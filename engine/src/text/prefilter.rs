@@ -4,7 +4,8 @@
 //! never left out. What the words of a regex are is read off its syntax tree: a match of
 //! `\b(hamlet|macbeth)\b.*ghost` must contain `hamlet` or `macbeth`, and it must contain `ghost`.
 //!
-//! All words here are folded (see [`super::fold`]) and so are the texts that they are looked for in.
+//! All words here are folded (see [`super::fold`]) and so are the texts that they are looked for
+//! in.
 
 use std::collections::BTreeMap;
 

@@ -6,13 +6,14 @@
 //!
 //! Accounting is that of ChatML. A message costs `<|im_start|>`, its role and a line feed before,
 //! and `<|im_end|>` after the tokens of its content; the prompt ends with `<|im_start|>`,
-//! `assistant` and a line feed, after which the answer follows. `Hello` from a user is 8 tokens. Where
-//! the answer is to go on with the last message, that message has no `<|im_end|>` and nothing follows.
+//! `assistant` and a line feed, after which the answer follows. `Hello` from a user is 8 tokens.
+//! Where the answer is to go on with the last message, that message has no `<|im_end|>` and nothing
+//! follows.
 //!
 //! With the tokenizer of a real model a chat is ChatML's text,
-//! `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n`, cut as that tokenizer cuts it: so there
-//! is a line feed more behind each message, and a role is as many tokens as it is. The two marks are
-//! one token each, with ids of their own beyond the vocabulary if it has none for them.
+//! `<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n`, cut as that tokenizer cuts it: so
+//! there is a line feed more behind each message, and a role is as many tokens as it is. The two
+//! marks are one token each, with ids of their own beyond the vocabulary if it has none for them.
 
 use std::hash::{BuildHasher, Hasher};
 use std::num::NonZeroU32;
@@ -122,8 +123,8 @@ impl<'a> PromptReader<'a> {
         Self::with(&REGEX, messages, chain)
     }
 
-    /// The same, counted as `tokenizer` does. That of a real model reads a message in one go, however
-    /// long it is.
+    /// The same, counted as `tokenizer` does. That of a real model reads a message in one go,
+    /// however long it is.
     pub fn with(
         tokenizer: &'a Tokenizer,
         messages: impl IntoIterator<Item = Message<'a>>,

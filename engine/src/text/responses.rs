@@ -506,8 +506,9 @@ impl Responses {
 }
 
 impl Reply {
-    /// The reply of a model that thinks as `thinking` says: before a refusal, too, but not where its
-    /// entry thinks already. `most` is how many tokens a client lets it think; 0 is none at all.
+    /// The reply of a model that thinks as `thinking` says: before a refusal, too, but not where
+    /// its entry thinks already. `most` is how many tokens a client lets it think; 0 is none at
+    /// all.
     #[must_use]
     pub fn thinking(mut self, thinking: Thinking, most: Option<Tokens>) -> Self {
         if thinking == Thinking::Never || most == Some(Tokens::ZERO) {

@@ -5,9 +5,9 @@
 //! same value on every machine.
 //!
 //! A value is drawn keyword by keyword ([`generate`]) and then judged by all rules of the schema
-//! ([`check`]), so that what drawing does not foresee (`not`, `if`, overlapping branches of `oneOf`)
-//! costs another draw, not a wrong answer. What is known: JSON Schema 2020-12 and the older
-//! spellings `definitions`, `items: [...]` and `additionalItems`, without `$dynamicRef`,
+//! ([`check`]), so that what drawing does not foresee (`not`, `if`, overlapping branches of
+//! `oneOf`) costs another draw, not a wrong answer. What is known: JSON Schema 2020-12 and the
+//! older spellings `definitions`, `items: [...]` and `additionalItems`, without `$dynamicRef`,
 //! `unevaluatedItems` and references to other documents.
 
 mod check;

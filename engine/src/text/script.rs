@@ -105,8 +105,8 @@ impl Script {
         }
     }
 
-    /// The bytes of the token at `k`: of a part of a character that part, where the piece is nothing or
-    /// the whole.
+    /// The bytes of the token at `k`: of a part of a character that part, where the piece is
+    /// nothing or the whole.
     ///
     /// # Panics
     /// If `k` is not below the length.

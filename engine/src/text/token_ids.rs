@@ -1,9 +1,9 @@
 //! Numbers for tokens, for clients that want them: `/tokenize` and `/detokenize`.
 //!
-//! Not a model's vocabulary: the `regex` tokenizer has none, its pieces are open-ended. A piece's id
-//! is a hash of its text, so it is the same on every server and in every run; the way back needs a
-//! memory of pieces seen. The one invariant: the ids that a memory has just given for a text of at
-//! most [`REMEMBERED`] different pieces give the text back. Two pieces share an id once in two
+//! Not a model's vocabulary: the `regex` tokenizer has none, its pieces are open-ended. A piece's
+//! id is a hash of its text, so it is the same on every server and in every run; the way back needs
+//! a memory of pieces seen. The one invariant: the ids that a memory has just given for a text of
+//! at most [`REMEMBERED`] different pieces give the text back. Two pieces share an id once in two
 //! billion pairs; then the one seen last is meant.
 
 use std::collections::{BTreeMap, VecDeque};

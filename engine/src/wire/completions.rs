@@ -39,7 +39,8 @@ pub struct CompletionRequest<'a> {
     pub model: Cow<'a, str>,
     /// At least one; no text is empty.
     pub prompts: Vec<Input<'a>>,
-    /// The text behind the gap to be filled: counted with each prompt, and otherwise without effect.
+    /// The text behind the gap to be filled: counted with each prompt, and otherwise without
+    /// effect.
     pub suffix: Option<Cow<'a, str>>,
     /// Choices for each prompt: 1 to 128.
     pub choices: u32,

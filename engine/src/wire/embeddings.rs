@@ -1,7 +1,7 @@
 //! `POST /v1/embeddings`: the request, checked completely, and its body.
 //!
-//! It does not make vectors. The invariant is that of [`chat`](super::chat): whoever holds a request
-//! need not check it again.
+//! It does not make vectors. The invariant is that of [`chat`](super::chat): whoever holds a
+//! request need not check it again.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -235,8 +235,8 @@ impl Number {
     }
 }
 
-/// The bits of the nearest number with so many bits of exponent and mantissa; of two, the even one, as
-/// IEEE 754 and PyTorch round. `value` is at most 1 in size.
+/// The bits of the nearest number with so many bits of exponent and mantissa; of two, the even one,
+/// as IEEE 754 and PyTorch round. `value` is at most 1 in size.
 fn rounded(value: f32, exponent_bits: u32, mantissa_bits: i32) -> u32 {
     debug_assert!(value.abs() <= 1.0, "a coordinate of a vector of length 1");
     let bias = (1 << (exponent_bits - 1)) - 1;

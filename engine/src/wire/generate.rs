@@ -2,8 +2,8 @@
 //!
 //! It does not know a tokenizer: prompts that are token ids stay ids. A stream's events carry all
 //! the text so far, as SGLang's do by default, so each costs as much as the text is long. The
-//! invariant is that of [`chat`](super::chat): whoever holds a [`GenerateRequest`] need not check it
-//! again.
+//! invariant is that of [`chat`](super::chat): whoever holds a [`GenerateRequest`] need not check
+//! it again.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -241,8 +241,8 @@ pub enum End<'a> {
 }
 
 /// Appends an answer, or what there is of it. `text` appends all of it so far as JSON string
-/// content, without quotes; `index` is its place in a batch that is streamed; `scores` appends members
-/// of `meta_info`, each with a comma before.
+/// content, without quotes; `index` is its place in a batch that is streamed; `scores` appends
+/// members of `meta_info`, each with a comma before.
 pub fn write(
     id: &str,
     index: Option<u32>,

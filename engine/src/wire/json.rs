@@ -41,8 +41,8 @@ fn push_float(out: &mut Vec<u8>, value: f64) {
 }
 
 /// A body whose numbers no float can hold, such as `1e400`, are replaced by the largest that there
-/// is; `None` if it has none. The parser takes such a number for a fault of syntax, but it is one of
-/// range or of type, and whoever reads the largest float as a [`Json`] gets infinity.
+/// is; `None` if it has none. The parser takes such a number for a fault of syntax, but it is one
+/// of range or of type, and whoever reads the largest float as a [`Json`] gets infinity.
 pub fn within_floats(body: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     // Where what has been copied ends.

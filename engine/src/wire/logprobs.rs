@@ -1,4 +1,5 @@
-//! The log probabilities of a chat's tokens, as they stand in `logprobs.content`, and of a response's.
+//! The log probabilities of a chat's tokens, as they stand in `logprobs.content`, and of a
+//! response's.
 
 use std::io::Write as _;
 

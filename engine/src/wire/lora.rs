@@ -1,5 +1,5 @@
-//! vLLM's `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`: requests. What is loaded is for
-//! the caller to know.
+//! vLLM's `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`: requests. What is loaded is
+//! for the caller to know.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! Anthropic's `POST /v1/messages` and `/v1/messages/count_tokens`: the request, checked completely,
-//! and its answer as events or as a body.
+//! Anthropic's `POST /v1/messages` and `/v1/messages/count_tokens`: the request, checked
+//! completely, and its answer as events or as a body.
 //!
 //! A conversation becomes the chat that says the same, so that the same rules answer it and its
 //! prefixes are shared with chat completions: `system` is a first message, a `tool_result` a

@@ -1,7 +1,7 @@
 //! Envoy's ORCA load report in a header, as vLLM sends it to gateways that ask.
 //!
-//! It knows no engine: the figures are the caller's. The names are vLLM's (serve/utils/orca_metrics.py),
-//! and so are the two forms; ORCA's third, `BIN`, it has not.
+//! It knows no engine: the figures are the caller's. The names are vLLM's
+//! (serve/utils/orca_metrics.py), and so are the two forms; ORCA's third, `BIN`, it has not.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,8 @@ pub struct Load {
 }
 
 impl Format {
-    /// What the header `endpoint-load-metrics-format` asks for, in any case; nothing if it is neither.
+    /// What the header `endpoint-load-metrics-format` asks for, in any case; nothing if it is
+    /// neither.
     pub fn asked(header: &str) -> Option<Self> {
         match header {
             text if text.eq_ignore_ascii_case("text") => Some(Self::Text),

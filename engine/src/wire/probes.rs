@@ -72,8 +72,9 @@ impl ConfigFormat {
     }
 }
 
-/// Of the members of vLLM's `system_env` (`SystemEnv` in collect_env.py) those that nothing can be said
-/// of by a server without Python, PyTorch and a GPU; `nvidia-smi` and its like are not there to be asked.
+/// Of the members of vLLM's `system_env` (`SystemEnv` in collect_env.py) those that nothing can be
+/// said of by a server without Python, PyTorch and a GPU; `nvidia-smi` and its like are not there
+/// to be asked.
 const UNKNOWN_OF_SYSTEM: [&str; 37] = [
     "torch_version",
     "is_debug_build",
@@ -114,9 +115,9 @@ const UNKNOWN_OF_SYSTEM: [&str; 37] = [
     "env_vars",
 ];
 
-/// Appends the body of `/server_info`: the members of the first model, as both servers with their one
-/// model have them, and `models` with those of all. `system` is the operating system and its processor's
-/// kind.
+/// Appends the body of `/server_info`: the members of the first model, as both servers with their
+/// one model have them, and `models` with those of all. `system` is the operating system and its
+/// processor's kind.
 ///
 /// # Panics
 /// If there are none.

@@ -2,8 +2,8 @@
 //!
 //! Input items become the chat that says the same, so that the same rules answer it and its
 //! prefixes are shared with chat completions. The invariant is that of [`chat`](super::chat):
-//! whoever holds a [`ResponsesRequest`] need not check it again; what refers to earlier responses is
-//! for the caller to look up.
+//! whoever holds a [`ResponsesRequest`] need not check it again; what refers to earlier responses
+//! is for the caller to look up.
 
 pub mod frames;
 mod items;
@@ -359,8 +359,8 @@ fn include(json: &Json<'_>) -> Result<bool, ApiError> {
     Ok(logprobs)
 }
 
-/// The settings that a response repeats, each with OpenAI's default where none was sent; of an object,
-/// each of its members.
+/// The settings that a response repeats, each with OpenAI's default where none was sent; of an
+/// object, each of its members.
 fn echo(raw: &Raw<'_>) -> Vec<u8> {
     const REASONING: [(&str, &str); 2] = [("effort", "null"), ("summary", "null")];
     const TEXT: [(&str, &str); 2] =

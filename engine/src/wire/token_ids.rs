@@ -1,7 +1,7 @@
 //! Tokens as numbers, for clients that ask vLLM for them: ids, and the scores of a prompt.
 //!
-//! Not how a token gets its id. The invariant: what is appended is always a member with its comma, or
-//! an entry without.
+//! Not how a token gets its id. The invariant: what is appended is always a member with its comma,
+//! or an entry without.
 
 use std::io::Write as _;
 

@@ -193,8 +193,8 @@ fn a_shared_prefix_is_computed_once() {
 fn a_shortened_run_has_the_means_of_the_whole() {
     let (spec, preset) = qwen();
     let whole = Workload::drawn(Load::Closed { concurrency: 8 }, 400, 2000.0, 50.0, 0.8);
-    // Of such a run the requests are in step for long, where a prefill takes long however short it is:
-    // with half of them left the TTFT is 14 % longer, with three quarters 5 %.
+    // Of such a run the requests are in step for long, where a prefill takes long however short it
+    // is: with half of them left the TTFT is 14 % longer, with three quarters 5 %.
     let short = whole.clone().shortened(14_000);
     assert!(short.requests.len() < 320);
     let get = |workload: &Workload, metric| {
@@ -315,8 +315,8 @@ fn from_result(spec: &SchedulerSpec, text: &str, start: &Constants) -> Constants
 /// The same GPU under a release that takes 1.3 times as long for everything, behind a proxy that
 /// costs a request 60 ms more. One run tells two numbers, and these are two: where the prior is
 /// right that a server is slower as a whole, a run at one load predicts all others: at most a third
-/// of the difference is left of ITL and throughput anywhere, as the terms may still stray a little from
-/// their proportions; of a TTFT, half.
+/// of the difference is left of ITL and throughput anywhere, as the terms may still stray a little
+/// from their proportions; of a TTFT, half.
 #[test]
 fn a_server_that_is_slower_as_a_whole_is_known_from_one_run() {
     let (spec, preset) = qwen();
@@ -347,8 +347,8 @@ fn a_server_that_is_slower_as_a_whole_is_known_from_one_run() {
 }
 
 /// A server whose terms differ each in its own direction, by as much as engines of a kind do. Two
-/// runs at different loads and lengths leave few per cent of ITL and throughput. A long prompt's TTFT,
-/// which neither of them has much of, keeps more.
+/// runs at different loads and lengths leave few per cent of ITL and throughput. A long prompt's
+/// TTFT, which neither of them has much of, keeps more.
 #[test]
 fn a_server_with_other_proportions_is_known_from_two_runs() {
     let (spec, preset) = qwen();

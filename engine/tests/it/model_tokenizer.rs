@@ -1,10 +1,10 @@
 //! The tokenizer of a real model.
 //!
-//! `tokenizers/hello.json` is a byte-level BPE like GPT-2's, small enough to be worked out by hand: 256
-//! bytes in GPT-2's order (`!` is 0, a line feed 198, a space 220), then the merges `lo` 256, `he` 257,
-//! `hel` 258, `hello` 259, ` w` 260, `or` 261, ` wor` 262, `ld` 263, ` world` 264, `us` 265, `use` 266,
-//! `user` 267, the first two bytes of 你 268, and its last with the first of 好 269; then
-//! `<|im_start|>` 270 and `<|im_end|>` 271.
+//! `tokenizers/hello.json` is a byte-level BPE like GPT-2's, small enough to be worked out by hand:
+//! 256 bytes in GPT-2's order (`!` is 0, a line feed 198, a space 220), then the merges `lo` 256,
+//! `he` 257, `hel` 258, `hello` 259, ` w` 260, `or` 261, ` wor` 262, `ld` 263, ` world` 264, `us`
+//! 265, `use` 266, `user` 267, the first two bytes of 你 268, and its last with the first of 好 269;
+//! then `<|im_start|>` 270 and `<|im_end|>` 271.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -36,8 +36,9 @@ fn submitted(job: &Job, at: SimTime) -> Submitted {
     }
 }
 
-/// As vLLM's `ParentRequest.observe_finished_request` (v1/engine/parallel_sampling.py): one observation for
-/// a prompt, when the last of its choices has finished, and none if one was aborted.
+/// As vLLM's `ParentRequest.observe_finished_request` (v1/engine/parallel_sampling.py): one
+/// observation for a prompt, when the last of its choices has finished, and none if one was
+/// aborted.
 #[test]
 fn the_choices_of_a_prompt_are_counted_once_and_by_the_longest() {
     let figures = Arc::new(Figures::new(Tokens::new(4096), WindowSizes::default()));
@@ -263,8 +264,8 @@ fn every_line_of_vllm_s_metrics_is_ours() {
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
 }
 
-/// The way in which a live thread or an offline loop feeds a recorder: whole batches of events, from
-/// an engine with a timeline. Steps of the recordings are as long as a step of this engine.
+/// The way in which a live thread or an offline loop feeds a recorder: whole batches of events,
+/// from an engine with a timeline. Steps of the recordings are as long as a step of this engine.
 #[test]
 fn an_engine_in_virtual_time_is_observed_alike() {
     let mut compared = 0;

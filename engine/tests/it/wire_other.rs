@@ -64,8 +64,8 @@ fn embeddings_refuse_what_is_none() {
     check(EmbeddingRequest::parse(many.as_bytes(), 1536).map(drop), "input", code);
 }
 
-/// As vLLM's `EmbeddingChatRequest` and its kin (pooling/embed/protocol.py): in `messages` or `input`, one
-/// conversation or a list of them.
+/// As vLLM's `EmbeddingChatRequest` and its kin (pooling/embed/protocol.py): in `messages` or
+/// `input`, one conversation or a list of them.
 #[test]
 fn embeddings_take_a_conversation_or_several() {
     let parse = |members: &str| {
@@ -172,8 +172,9 @@ const TORCH: [(&str, &str, &str); 11] = [
     ("fp8_e5m2", "big", "PLguqBwQggAAADy8NTQaAA=="),
 ];
 
-/// What PyTorch 2.14 makes of them: `torch.tensor(v).to(dtype).view(torch.uint8).numpy().tobytes()`, in
-/// base64, and `byteswap` for the other order, as vLLM does it (utils/serial_utils.py).
+/// What PyTorch 2.14 makes of them:
+/// `torch.tensor(v).to(dtype).view(torch.uint8).numpy().tobytes()`, in base64, and `byteswap` for
+/// the other order, as vLLM does it (utils/serial_utils.py).
 #[test]
 fn coordinates_are_rounded_to_the_kind_of_number_that_is_asked_for() {
     let vector = TORCH_VECTOR;

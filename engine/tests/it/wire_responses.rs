@@ -165,8 +165,8 @@ fn a_response_repeats_the_settings_of_its_request() {
         r#""input":"x","temperature":0.5,"top_p":1,"metadata":{"a":"b\n"},"instructions":"\u00e9",
            "tools":[{"type":"function","name":"f","parameters":{"a":[1,2.5,1e300,null,true]}}]"#,
     );
-    // An object has all of OpenAI's members, whichever of them were sent; and the tier is the one that
-    // served, which `auto` and `flex` are not.
+    // An object has all of OpenAI's members, whichever of them were sent; and the tier is the one
+    // that served, which `auto` and `flex` are not.
     let partial = self::echo(
         r#""input":"x","text":{"verbosity":"low"},"reasoning":{"effort":"low","x":1},
            "service_tier":"flex""#,

@@ -1,8 +1,8 @@
 //! The classes' constants, fitted to measured rows.
 //!
-//! In two stages, because some classes have rows of a single pair: first one set for all rows of
-//! an engine, held to `generic`; then each class, held to its engine's set. The invariant: `without`
-//! a pair, no row of that pair has a part in either stage.
+//! In two stages, because some classes have rows of a single pair: first one set for all rows of an
+//! engine, held to `generic`; then each class, held to its engine's set. The invariant: `without` a
+//! pair, no row of that pair has a part in either stage.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,14 @@
 //! The files with measured runs.
 //!
-//! All CSV files of a directory are read that have a model and a GPU per row; others, such as traces
-//! beside them, are none of ours.
+//! All CSV files of a directory are read that have a model and a GPU per row; others, such as
+//! traces beside them, are none of ours.
 
 use std::path::{Path, PathBuf};
 
 use llmsim_engine::calibrate::{Row, table};
 
-/// The rows of all CSV files with a `model` and a `gpu` column in a directory (or of one file), each
-/// with the directory of its file.
+/// The rows of all CSV files with a `model` and a `gpu` column in a directory (or of one file),
+/// each with the directory of its file.
 pub(super) fn read(path: &Path) -> Result<Vec<(Row, PathBuf)>, String> {
     let mut paths = Vec::new();
     if path.is_file() {

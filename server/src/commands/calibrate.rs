@@ -47,8 +47,8 @@ pub struct Asked {
     #[arg(long)]
     pub step_residual: bool,
 
-    /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load, concurrency
-    /// (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
+    /// JSON of llmsim-bench, `vllm bench serve` or aiperf, or CSV with the columns load,
+    /// concurrency (or rate_rps), isl, osl, ttft_ms_mean and tpot_ms_mean
     #[arg(value_name = "RESULT", required = true)]
     pub results: Vec<PathBuf>,
 }

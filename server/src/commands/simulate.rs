@@ -492,10 +492,10 @@ models:
 
     #[test]
     fn what_befalls_a_gpu_befalls_it_in_virtual_time_too() {
-        // Twice as slow from 1 s to 1.9 s: 3 ms on the way to the engine, then 2 ms and 50 tokens in
-        // 5 ms at half the speed are 17 ms to the first token, and 8 ms to each one after. At 2 s it
-        // crashes and is down for 1 s: of the answer that was asked for at 1,985 ms there are the
-        // tokens of 1,995 ms and 1,999 ms.
+        // Twice as slow from 1 s to 1.9 s: 3 ms on the way to the engine, then 2 ms and 50 tokens
+        // in 5 ms at half the speed are 17 ms to the first token, and 8 ms to each one after. At 2
+        // s it crashes and is down for 1 s: of the answer that was asked for at 1,985 ms there are
+        // the tokens of 1,995 ms and 1,999 ms.
         let mut config = config();
         let faults = "timeline:\n  at 1s: slow fixed by 2 for 900ms\n  at 2s: crash fixed for 1s\n";
         config.faults =

@@ -1,8 +1,8 @@
 //! What the server says of single requests, placed beside what arrived here.
 //!
-//! It measures nothing: `compare` has the definitions. The invariant: a server's clock is never read
-//! as this client's; its spans are laid from the instant of the send, so both ways of the network
-//! are within what is called delivery.
+//! It measures nothing: `compare` has the definitions. The invariant: a server's clock is never
+//! read as this client's; its spans are laid from the instant of the send, so both ways of the
+//! network are within what is called delivery.
 
 use llmsim_engine::units::SimSpan;
 use serde::Serialize;

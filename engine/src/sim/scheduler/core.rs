@@ -313,8 +313,8 @@ impl Core {
         self.jobs.remove(slot);
     }
 
-    /// Only this many thousandths of the cache can be handed out, from the next plan on; what may be
-    /// handed out again can be at once.
+    /// Only this many thousandths of the cache can be handed out, from the next plan on; what may
+    /// be handed out again can be at once.
     pub fn shrink_to(&mut self, thousandths: u32) {
         let capacity = self.cache.capacity();
         let kept = u64::from(capacity) * u64::from(thousandths) / u64::from(NORMAL);

@@ -4,9 +4,9 @@
 //! and it keeps nothing between two steps. The invariant: the same shape always costs the same
 //! time, and no term is ever negative, so a step that does more is never shorter.
 //!
-//! The physical quantities of a [`Roofline`] come from the catalogue
-//! (the `catalog` module) or straight from `models.yml`; `docs/cost-model.md` says where each number
-//! is from and what the result is good for.
+//! The physical quantities of a [`Roofline`] come from the catalogue (the `catalog` module) or
+//! straight from `models.yml`; `docs/cost-model.md` says where each number is from and what the
+//! result is good for.
 
 use crate::units::SimSpan;
 
@@ -75,8 +75,8 @@ pub struct StepTime {
     pub total: SimSpan,
     /// What took the largest part of it.
     pub bound: Bound,
-    /// The parts, each rounded for itself. Weights and arithmetic overlap, so that the parts can add
-    /// up to more than the total.
+    /// The parts, each rounded for itself. Weights and arithmetic overlap, so that the parts can
+    /// add up to more than the total.
     pub terms: StepTerms,
 }
 
@@ -109,7 +109,8 @@ pub enum StepCost {
 }
 
 impl StepCost {
-    /// The duration of a step. Pure; about 30 ns with a [`Overlap::Totals`] or `p = 1` model, about 100 ns otherwise.
+    /// The duration of a step. Pure; about 30 ns with a [`Overlap::Totals`] or `p = 1` model, about
+    /// 100 ns otherwise.
     pub fn time(&self, shape: &StepShape) -> StepTime {
         match self {
             Self::Fixed(total) => {
@@ -198,7 +199,8 @@ pub struct Efficiency {
     /// Host time per sequence in the step, seconds.
     pub host_per_sequence: f64,
     /// Time to launch a layer's kernels one by one, seconds: a step with a prefill in it is no
-    /// captured graph, so that it takes at least so long per layer, however little the GPU has to do.
+    /// captured graph, so that it takes at least so long per layer, however little the GPU has to
+    /// do.
     pub launch_per_layer: f64,
     /// How memory and arithmetic overlap.
     pub overlap: Overlap,

@@ -1,8 +1,8 @@
 //! The requests that the scheduler holds, and the queue of those that wait.
 //!
 //! Counts only: no block is moved and no decision is taken here. What every step touches of a
-//! request stands in one cache line ([`Hot`]), the rest in [`Cold`]. The invariant: a slot is reused
-//! only with a new generation, so that a batch still in flight can tell a request from its
+//! request stands in one cache line ([`Hot`]), the rest in [`Cold`]. The invariant: a slot is
+//! reused only with a new generation, so that a batch still in flight can tell a request from its
 //! successor.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The index of the prefix cache: from a block's key to the blocks that hold its content.
 //!
-//! It stores no token and decides nothing; it answers "which block has this key". A fixed table with
-//! linear probing, sized once, because a growing map would stall one unlucky step for a
+//! It stores no token and decides nothing; it answers "which block has this key". A fixed table
+//! with linear probing, sized once, because a growing map would stall one unlucky step for a
 //! million-block cache. The invariant: a key has an entry exactly while at least one block carries
 //! it, and the entry names the block that was published first.
 
@@ -27,8 +27,8 @@ struct Entry {
     block: BlockId,
 }
 
-/// Not all zero, so that the table's memory is really there once it is built, and no later step pays
-/// for it.
+/// Not all zero, so that the table's memory is really there once it is built, and no later step
+/// pays for it.
 const EMPTY: Entry = Entry { tag: u32::MAX, block: BlockId::NONE };
 
 impl PrefixIndex {

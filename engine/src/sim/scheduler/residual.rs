@@ -1,10 +1,10 @@
 //! How single steps stray from what the cost model says: off unless it is asked for.
 //!
-//! Real steps jitter: kernels wait for clocks and caches, hosts for garbage and other processes. The
-//! cost model is their mean. A [`Residual`] multiplies each step's duration by a factor: log-normal
-//! in its body, and now and then far off. It knows nothing of what a step does. The invariant: the
-//! factor is a pure function of the seed and the step's number, and its mean is 1, so that it widens
-//! ITL without moving throughput.
+//! Real steps jitter: kernels wait for clocks and caches, hosts for garbage and other processes.
+//! The cost model is their mean. A [`Residual`] multiplies each step's duration by a factor:
+//! log-normal in its body, and now and then far off. It knows nothing of what a step does. The
+//! invariant: the factor is a pure function of the seed and the step's number, and its mean is 1,
+//! so that it widens ITL without moving throughput.
 
 use crate::seed::Seed;
 use crate::units::SimSpan;

@@ -111,8 +111,9 @@ pub struct SchedulerSpec {
 }
 
 impl SchedulerSpec {
-    /// A GPU with the defaults of vLLM's server on a small card (see [`VLLM_VERSION`]): 2,048 tokens
-    /// and 256 sequences a step, blocks of 16 tokens, prefix caching, asynchronous scheduling.
+    /// A GPU with the defaults of vLLM's server on a small card (see [`VLLM_VERSION`]): 2,048
+    /// tokens and 256 sequences a step, blocks of 16 tokens, prefix caching, asynchronous
+    /// scheduling.
     pub fn vllm(max_model_len: Tokens, num_blocks: Blocks, cost: StepCost) -> Self {
         Self {
             max_num_batched_tokens: Tokens::new(2048),

@@ -1,7 +1,7 @@
 //! JSON as a value: what schemas are written in and what they describe.
 //!
-//! Not the wire's JSON, which keeps no more of a value than it needs to judge it. The one invariant:
-//! a number is written as it was read.
+//! Not the wire's JSON, which keeps no more of a value than it needs to judge it. The one
+//! invariant: a number is written as it was read.
 
 use std::fmt::Write as _;
 

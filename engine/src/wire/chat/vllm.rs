@@ -179,8 +179,8 @@ fn template(raw: &Raw<'_>) -> Result<PromptEnd, ApiError> {
     Ok(end)
 }
 
-/// What `add_generation_prompt` and `continue_final_message` make of a prompt's end, which without them is
-/// `usual`.
+/// What `add_generation_prompt` and `continue_final_message` make of a prompt's end, which without
+/// them is `usual`.
 pub(in crate::wire) fn prompt_end(
     adds: &Json<'_>,
     continues: &Json<'_>,
@@ -189,7 +189,8 @@ pub(in crate::wire) fn prompt_end(
     let adds = boolean(adds, "add_generation_prompt")?;
     let continues = boolean(continues, "continue_final_message")?;
     match (adds, continues) {
-        // The default of add_generation_prompt may be true, but only a client that says so is wrong.
+        // The default of add_generation_prompt may be true, but only a client that says so is
+        // wrong.
         (Some(true), Some(true)) => Err(ApiError::contradiction(
             "continue_final_message",
             "it cannot be true together with add_generation_prompt; set one of them to false.",

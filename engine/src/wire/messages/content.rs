@@ -1,7 +1,7 @@
 //! `system` and `messages`: blocks of content, and the chat that says the same.
 //!
-//! Thinking of earlier turns is left out, as Anthropic does. Pictures and documents are refused: the
-//! models read text only.
+//! Thinking of earlier turns is left out, as Anthropic does. Pictures and documents are refused:
+//! the models read text only.
 
 use std::borrow::Cow;
 

@@ -122,13 +122,14 @@ impl StreamFrames {
         self.end(end, out);
     }
 
-    /// Begins a frame, up to `"logprobs":`, whose value is to be appended next; members may follow it.
+    /// Begins a frame, up to `"logprobs":`, whose value is to be appended next; members may follow
+    /// it.
     pub fn begin(&self, choice: u32, delta: Delta<'_>, out: &mut Vec<u8>) {
         self.begin_with(choice, delta, |_| {}, out);
     }
 
-    /// The same of several tokens: `rest` appends the text of those behind the first, as JSON string
-    /// content without quotes.
+    /// The same of several tokens: `rest` appends the text of those behind the first, as JSON
+    /// string content without quotes.
     pub fn begin_with(
         &self,
         choice: u32,
