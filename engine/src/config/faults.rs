@@ -4,7 +4,7 @@
 //! is wrong with them is told with its place. A rule is a text of words or a mapping of them. The
 //! invariant: a rule that names a model or a GPU names one that there is.
 
-use crate::faults::{self, BadWord, Fault, GpuAt, GpuName, MOST_RULES, Rule, Settings, Word};
+use crate::faults::{self, BadWord, Fault, GpuAt, GpuName, MOST_RULES, Rule, Settings, Word, fits};
 use crate::sim::EngineSpec;
 
 use super::problem::{Hint, Report, nearest};
@@ -316,11 +316,4 @@ pub fn gpus(models: &[ModelSpec]) -> Vec<GpuAt<'_>> {
         (0..replicas).map(move |replica| GpuAt { model: name, replica, has_batch })
     };
     models.iter().flat_map(of).collect()
-}
-
-fn fits(pattern: &str, value: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => value.starts_with(start),
-        None => value == pattern,
-    }
 }

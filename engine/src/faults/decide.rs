@@ -67,8 +67,8 @@ pub struct Tallies {
 /// Different requests that are told apart, in each map: 16 to 24 MB at most. Beyond that a request
 /// that was not seen before counts as new each time.
 const MOST_REQUESTS: usize = 1 << 20;
-/// Rules that are counted for. Requests can bring their own.
-const MOST_RULES: usize = 1 << 16;
+/// Rules that are counted for: those of plans, and those that requests bring for themselves.
+const MOST_COUNTED: usize = 1 << 16;
 
 impl Tallies {
     /// Which time this request came, from 1.
@@ -82,7 +82,7 @@ impl Tallies {
     }
 
     fn arrival(&mut self, rule: u64) -> u64 {
-        count(&mut self.arrivals, rule, MOST_RULES)
+        count(&mut self.arrivals, rule, MOST_COUNTED)
     }
 }
 
@@ -223,7 +223,7 @@ fn in_window(when: &When, at: SimTime) -> bool {
 }
 
 /// A `*` at the end of a pattern stands for any rest.
-pub(super) fn fits(pattern: &str, value: &str) -> bool {
+pub(crate) fn fits(pattern: &str, value: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => value.starts_with(start),
         None => value == pattern,

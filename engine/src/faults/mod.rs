@@ -19,6 +19,7 @@ mod read;
 mod timeline;
 mod words;
 
+pub(crate) use self::decide::fits;
 pub use self::decide::{Asked, Decision, Tallies, candidates, content_of, decide, is_ready};
 pub use self::fault::{
     Body, End, Fault, GpuName, Per, Rule, Stage, Status, Style, Unready, Wait, When,
