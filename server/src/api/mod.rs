@@ -289,9 +289,7 @@ pub(crate) async fn answer(
         Route::RenderCompletions => tokens::render_completions(io, body, id).await,
         Route::Embeddings => return embeddings::answer(io, head, body, id).await,
         Route::Responses => return responses::answer(io, head, body, id).await,
-        Route::Response(stored) if head.method == Method::DELETE => {
-            responses::delete(&io.served, &stored)
-        }
+        Route::Response(stored) if head.method == Method::DELETE => responses::delete(io, &stored),
         Route::Response(stored) => responses::get(io, head, &stored).await,
         Route::InputItems(stored) => responses::input_items(io, &stored, head.uri.query()).await,
         Route::CancelResponse(stored) => responses::cancel(&io.served, &stored),

@@ -27,7 +27,7 @@ use super::chat::append_timing;
 use super::intake::{self, Asked, Conversation, Naming};
 use super::words::{self, Facts, Places, Speaker};
 use crate::api::{self, Reply, probes};
-use crate::helper::{self, Length};
+use crate::helper::{self, Helper, Length};
 use crate::http::head::Head;
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
@@ -46,6 +46,8 @@ pub(crate) struct ResponsesFormat {
     frames: Arc<Frames>,
     /// What was said before, if the response is to be kept.
     before: Option<Arc<Before>>,
+    /// Who drops what makes room for it; nobody else, if not said.
+    helper: Option<Helper>,
 }
 
 /// What a response's events and objects share.
@@ -101,7 +103,12 @@ impl Place {
 /// Answers a request for a response.
 pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
     match intake::answer(io, head, body, id, PREFIX, prepare).await {
-        Ok(answer) => Reply::Generate(answer),
+        Ok(mut answer) => {
+            if let Format::Responses(response) = &mut answer.format {
+                response.helper = Some(io.helper.clone());
+            }
+            Reply::Generate(answer)
+        }
         Err(error) => Reply::Whole(api::error(&error)),
     }
 }
@@ -180,16 +187,26 @@ pub(crate) fn cancel(served: &Served, id: &str) -> Response {
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(crate) fn delete(served: &Served, id: &str) -> Response {
+pub(crate) fn delete(io: &Io, id: &str) -> Response {
     // Dropped when the lock is free again.
-    let removed = served.stored().remove(id);
+    let removed = io.served.stored().remove(id);
     match removed {
-        Some(_) => {
+        Some(kept) => {
+            discard(vec![kept], Some(&io.helper));
             let mut body = Vec::with_capacity(96);
             llmsim_engine::wire::responses::frames::write_deleted(id, &mut body);
             Response::json(200, body)
         }
         None => api::error(&ApiError::response_not_found(id)),
+    }
+}
+
+/// Drops what is no longer kept; much of it is left to a helper, see [`Io::discard`].
+fn discard(gone: Vec<Arc<Kept>>, helper: Option<&Helper>) {
+    const MOST_INLINE: usize = 1 << 20;
+    let bytes: usize = gone.iter().map(|kept| kept.bytes()).sum();
+    if let Some(helper) = helper.filter(|_| bytes > MOST_INLINE) {
+        helper::leave(helper, move || drop(gone));
     }
 }
 
@@ -243,8 +260,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         logprobs: request.logprobs.then_some(u32::from(request.top_logprobs)),
         is_stream: request.stream,
     };
-    let format =
-        Format::Responses(ResponsesFormat { id: naming.id, frames: Arc::new(frames), before });
+    let frames = Arc::new(frames);
+    let format = Format::Responses(ResponsesFormat { id: naming.id, frames, before, helper: None });
     Ok(Draft {
         answer: asked.answer(manner, [lane], format),
         chains: vec![prompt.chain],
@@ -392,7 +409,7 @@ impl ResponsesFormat {
         let kept = Kept::new(Arc::clone(&self.frames), Arc::clone(before), lane, *progress);
         let gone = answer.served.stored().keep(self.id.as_str().into(), Arc::new(kept));
         // Only now that nobody waits for the lock.
-        drop(gone);
+        discard(gone, self.helper.as_ref());
     }
 }
 
@@ -568,6 +585,7 @@ mod tests {
                 is_stream: true,
             }),
             before: before.map(Arc::new),
+            helper: None,
         });
         answer(output, limit, format)
     }
@@ -673,6 +691,29 @@ mod tests {
         assert_eq!(cut.stored().get("resp_1").unwrap().turns()[1].content.as_ref(), "I");
         assert!(cut.stored().item("msg_1_1").is_some() && cut.stored().item("fc_1_2").is_none());
         assert!(finish(100, false).stored().get("resp_1").is_none());
+    }
+
+    #[test]
+    fn much_that_makes_room_is_dropped_by_a_helper_and_little_at_once() {
+        let (helper, thread) = helper::queue(8);
+        let drop_one = |said: usize| {
+            let answer = response_of(100, Some(vec![]));
+            let Format::Responses(response) = &answer.format else { unreachable!() };
+            let turn = Turn { role: Role::User, content: "x".repeat(said).into() };
+            let before = Before { turns: [turn].into(), input: Box::default() };
+            let lane = answer.lanes.first().clone();
+            let frames = Arc::clone(&response.frames);
+            let kept = Arc::new(Kept::new(frames, Arc::new(before), lane, Progress::default()));
+            let is_there = Arc::downgrade(&kept);
+            discard(vec![kept], Some(&helper));
+            is_there
+        };
+        assert!(drop_one(1_000).upgrade().is_none());
+        let much = drop_one(2_000_000);
+        assert!(much.upgrade().is_some());
+        drop(helper);
+        std::thread::spawn(|| thread.run()).join().unwrap();
+        assert!(much.upgrade().is_none());
     }
 
     /// What is kept where a response has come to its end.
