@@ -11,7 +11,6 @@ use std::sync::Arc;
 use llmsim_engine::escape;
 use llmsim_engine::text::logprobs;
 use llmsim_engine::text::responses::Query;
-use llmsim_engine::text::tokenizer;
 use llmsim_engine::units::Tokens;
 use llmsim_engine::wire::completions::{
     CompletionRequest, ScoredPrompt, ScoredToken, TextBody, TextFrames, write_scored,
@@ -147,7 +146,10 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
             if !request.tokens.ids {
                 escape::json_string_content(&text, &mut escaped);
             }
-            let scores = request.logprobs.map(|count| EchoScores::new(&text, likeliest(count)));
+            let scores = request.logprobs.map(|count| {
+                let pieces = tokens::pieces(served, model, prompt, &text);
+                EchoScores::new(&text, &pieces, likeliest(count))
+            });
             echoes.push(Echo { escaped: escaped.into(), scores });
         }
     }
@@ -407,9 +409,10 @@ impl Completions {
 }
 
 impl EchoScores {
-    fn new(prompt: &str, count: u32) -> Self {
+    /// Those of the text `prompt`, whose tokens are `pieces`.
+    fn new(prompt: &str, pieces: &[Cow<'_, str>], count: u32) -> Self {
         let mut place = 0;
-        let tokens = tokenizer::pieces(prompt).enumerate().map(|(at, piece)| {
+        let tokens = pieces.iter().map(AsRef::as_ref).enumerate().map(|(at, piece)| {
             let offset = place;
             place += chars(piece);
             // Nothing stands before the first token that could make it likely.
@@ -417,7 +420,7 @@ impl EchoScores {
             ScoredToken { piece, logprob, offset }
         });
         let rendered = ScoredPrompt::new(tokens, |piece| logprobs::likeliest(piece, count));
-        Self { rendered, chars: place }
+        Self { rendered, chars: chars(prompt) }
     }
 }
 

@@ -130,6 +130,27 @@ pub(super) fn of_text(
     told(model, fields, ids, &names, &(0..u32::MAX))
 }
 
+/// What each token of a plain prompt says, where the whole of it says `text`.
+pub(super) fn pieces<'a>(
+    served: &Served,
+    model: &Model,
+    input: &Input<'_>,
+    text: &'a str,
+) -> Vec<Cow<'a, str>> {
+    match (input, &model.tokenizer) {
+        (Input::Text(_), Tokenizer::Regex) => tokenizer::pieces(text).map(Cow::Borrowed).collect(),
+        (Input::Text(_), Tokenizer::Model(tokenizer)) => {
+            let mut start = 0;
+            let ends = tokenizer.cut(text).ends.into_iter();
+            ends.map(|end| Cow::Borrowed(&text[std::mem::replace(&mut start, end)..end])).collect()
+        }
+        (Input::Ids(_), _) => {
+            let told = of_text(served, model, &TokenFields::SCORED, input, "");
+            told.tokens().map(|(_, text)| Cow::Owned(text.to_owned())).collect()
+        }
+    }
+}
+
 fn told(
     model: &Model,
     fields: &TokenFields,

@@ -135,6 +135,28 @@ fn a_part_of_a_character_has_its_own_bytes_in_the_scores() {
     assert_eq!(bytes_of(answer.text())[8..], ["228,189", "228,189", "160", "160"]);
 }
 
+/// The prompt's tokens are those that `usage` counts, and the answer, which says the same, has the same.
+#[test]
+fn an_echoed_prompt_is_scored_by_the_tokens_of_the_model() {
+    let server = start();
+    let mut client = Client::new(&server);
+    let mut ask = |prompt: &str| {
+        let body = format!(r#"{{"model":"real","prompt":{prompt},"echo":true,"logprobs":0}}"#);
+        client.post("/v1/completions", &body);
+        client.response().text().to_owned()
+    };
+    let text = ask(r#""say 你好""#);
+    let once = r#""s","a","y"," ","","你","","好""#;
+    assert!(text.contains(&format!(r#""tokens":[{once},{once}]"#)), "{text}");
+    let places = "0,1,2,3,4,4,5,5,6,7,8,9,10,10,11,11";
+    assert!(text.contains(&format!(r#""text_offset":[{places}]"#)), "{text}");
+    assert!(text.contains(r#""prompt_tokens":8,"completion_tokens":8,"#), "{text}");
+    // Ids need not be those that their text would be cut into: five letters, and not `hello`.
+    let ids = ask("[71,68,75,75,78]");
+    assert!(ids.contains(r#""prompt_tokens":5,"#), "{ids}");
+    assert!(ids.contains(r#""tokens":["h","e","l","l","o","hello"," world"]"#), "{ids}");
+}
+
 /// The vocabulary has the ids 0 to 271.
 #[test]
 fn a_prompt_has_no_ids_that_the_vocabulary_lacks() {
