@@ -289,3 +289,26 @@ impl Weights {
         Weighed { record: *record, ttft, tpot: self.decoding }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::scheduler::cost::StepCost;
+    use crate::units::Blocks;
+
+    /// Two requests, one after the other, of 10 tokens: if all steps were a second longer, each
+    /// would have its first token a second later, and each of its gaps a second longer. The first
+    /// has no pace that counts if it stands for one that had begun before.
+    #[test]
+    fn steps_weigh_as_much_as_those_feel_whose_pace_counts() {
+        let cost = StepCost::Fixed(SimSpan::from_ms(10));
+        let spec = SchedulerSpec::vllm(Tokens::new(4096), Blocks::new(1000), cost);
+        let whole = Workload::drawn(Load::Closed { concurrency: 1 }, 2, 5.0, 10.0, 1.0);
+        for (workload, paces) in [(whole.clone(), 2.0), (whole.out_of_step(), 1.0)] {
+            let steps = rerun(&spec, SimSpan::ZERO, &workload).expect("they fit").steps;
+            let sum = |of: fn(&Weighed) -> f64| steps.iter().map(of).sum::<f64>();
+            let (ttft, tpot) = (sum(|step| step.ttft), sum(|step| step.tpot));
+            assert!((ttft - 2.0).abs() < 1e-9 && (tpot - paces).abs() < 1e-9, "{ttft} {tpot}");
+        }
+    }
+}

@@ -414,28 +414,59 @@ mod tests {
     use super::*;
     use crate::observe::WindowSizes;
 
+    const FIRST: JobId = JobId(7);
+    const SECOND: JobId = JobId(8);
+
+    /// Two choices of a prompt, of which so many have come.
+    fn recorder(come: &[JobId]) -> Recorder {
+        let figures = Figures::new(Tokens::new(100), WindowSizes { requests: 0, tokens: 0 });
+        let mut recorder = Recorder::new(Arc::new(figures));
+        for &job in come {
+            recorder.submitted(&Submitted {
+                job,
+                prompt: Tokens::new(5),
+                max_tokens: Tokens::new(1),
+                arrived: SimTime::ZERO,
+                queued: SimTime::ZERO,
+                siblings: Siblings { first: FIRST, count: 2 },
+            });
+        }
+        recorder
+    }
+
+    fn happens(recorder: &mut Recorder, job: JobId, what: What) {
+        recorder.happened(&Event { at: SimTime::ZERO, job, what }, SimTime::ZERO);
+        recorder.settle();
+    }
+
+    const DONE: What = What::Token { index: Tokens::new(1), finish: Some(Finish::Length) };
+
     /// The I/O thread has no room for the second choice of a prompt, and takes the first one back,
     /// which has finished meanwhile.
     #[test]
     fn choices_that_never_come_leave_nothing_behind() {
-        let figures = Figures::new(Tokens::new(100), WindowSizes { requests: 0, tokens: 0 });
-        let mut recorder = Recorder::new(Arc::new(figures));
-        let job = JobId(7);
-        recorder.submitted(&Submitted {
-            job,
-            prompt: Tokens::new(5),
-            max_tokens: Tokens::new(1),
-            arrived: SimTime::ZERO,
-            queued: SimTime::ZERO,
-            siblings: Siblings { first: job, count: 2 },
-        });
-        let what = What::Token { index: Tokens::new(1), finish: Some(Finish::Length) };
-        recorder.happened(&Event { at: SimTime::ZERO, job, what }, SimTime::ZERO);
-        recorder.settle();
+        let mut recorder = recorder(&[FIRST]);
+        happens(&mut recorder, FIRST, DONE);
         assert_eq!((recorder.lives.len(), recorder.choices.len()), (0, 1));
-        recorder.cancelled(job);
+        recorder.cancelled(FIRST);
         assert!(recorder.choices.is_empty());
         let reading = recorder.figures.read();
         assert_eq!((reading.choices.count(), reading.cancelled), (0, 0));
+    }
+
+    #[test]
+    fn choices_that_are_lost_or_not_taken_leave_nothing_behind() {
+        let ends: [fn(&mut Recorder); 3] = [
+            |recorder| recorder.refused(SECOND, Refusal::QueueFull),
+            |recorder| recorder.cancelled(SECOND),
+            |recorder| happens(recorder, SECOND, What::Lost),
+        ];
+        for end in ends {
+            let mut recorder = recorder(&[FIRST, SECOND]);
+            happens(&mut recorder, FIRST, DONE);
+            end(&mut recorder);
+            assert_eq!((recorder.lives.len(), recorder.choices.len()), (0, 0));
+            assert_eq!(recorder.figures.read().choices.count(), 0);
+        }
     }
 }

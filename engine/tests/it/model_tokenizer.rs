@@ -62,6 +62,19 @@ fn a_token_that_is_a_part_of_a_character_waits_for_the_one_that_completes_it() {
     check(" 你", &[(220, " "), (268, ""), (254, "你")]);
 }
 
+/// UTF-8: é is C3 A9, 你 E4 BD A0 and 好 E5 A5 BD.
+#[test]
+fn a_token_that_is_a_part_of_a_character_has_its_bytes_all_the_same() {
+    let bytes = |text: &str| {
+        let table = PieceTable::cut(text.to_owned(), &Tokenizer::Model(hello()));
+        let script = Script::from_table("x".into(), Arc::new(table));
+        (0..script.len().get()).map(|k| script.bytes(k).to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes("hé!"), [b"h".to_vec(), vec![0xc3], vec![0xa9], b"!".to_vec()]);
+    assert_eq!(bytes("你好"), [vec![0xe4, 0xbd], vec![0xa0, 0xe5], vec![0xa5], vec![0xbd]]);
+    assert_eq!(bytes("hello world"), [b"hello".to_vec(), b" world".to_vec()]);
+}
+
 #[test]
 fn special_tokens_in_a_text_are_what_they_are_for_the_model() {
     check(
@@ -315,6 +328,21 @@ fn what_is_wrong_with_a_tokenizer_is_told_with_its_place() {
     );
     let hostile = small(WORD_LEVEL, &steps, "null");
     check("{ file: t.json }", &hostile, &["its normalizer has 129 steps; the most are 128"]);
+    let fuses = [r#"{"type": "Fuse"}"#; 129].join(",");
+    let hostile =
+        small(WORD_LEVEL, "null", &format!(r#"{{"type": "Sequence", "decoders": [{fuses}]}}"#));
+    check("{ file: t.json }", &hostile, &["its decoder has 129 steps; the most are 128"]);
+    // Texts that are put in before, or back.
+    let prepend = format!(r#"{{"type": "Prepend", "prepend": "{}"}}"#, "a".repeat(257));
+    let hostile = small(WORD_LEVEL, &prepend, "null");
+    check("{ file: t.json }", &hostile, &["its normalizer puts in a text of 257 bytes"]);
+    let hostile = small(WORD_LEVEL, "null", &long);
+    check("{ file: t.json }", &hostile, &["its decoder puts in a text of 257 bytes"]);
+    // What grows only of letters that stand together as it puts them in: to 2^13 times as much.
+    let pair = r#"{"type": "Replace", "pattern": {"String": "xy"}, "content": "xyxy"}"#;
+    let pairs = format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, [pair; 12].join(","));
+    let hostile = small(WORD_LEVEL, &pairs, "null");
+    check("{ file: t.json }", &hostile, &["its normalizer makes", "of the 4 of \"xyxy\""]);
 }
 
 /// What the parts of published tokenizers that change texts most do to them.
