@@ -200,3 +200,24 @@ pub(super) fn clamp(constant: Constant, log: f64) -> f64 {
     let (least, most) = constant.bounds();
     log.clamp(least.ln(), most.ln())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_way_between_two_sets_is_their_geometric_mean() {
+        let of = |value: f64| {
+            let none = Constants { efficiency: Efficiency::IDEAL, request_overhead: SimSpan::ZERO };
+            Constant::ALL.iter().fold(none, |set, &constant| set.with(constant, value))
+        };
+        // 0.4 and 0.9 lie within the bounds of all but the overlap, which is at least 1.
+        for (share, expected) in [(0.0, 0.4), (0.5, 0.6), (1.0, 0.9)] {
+            let found = of(0.4).towards(&of(0.9), share);
+            for constant in Constant::ALL.into_iter().filter(|&one| one != Constant::Overlap) {
+                let value = found.get(constant).expect("all are set");
+                assert!((value - expected).abs() < 1e-6, "{}: {value}", constant.key());
+            }
+        }
+    }
+}
