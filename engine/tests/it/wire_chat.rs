@@ -150,14 +150,13 @@ fn values_that_ask_for_nothing_are_harmless() {
 }
 
 #[test]
-fn content_parts_stand_on_lines_of_their_own() {
+fn content_parts_are_joined_without_a_separator() {
     let request = taken(
         r#"{"model":"m","messages":[{"role":"user","content":[
-            {"type":"text","text":""},{"type":"text","text":"one"},{"type":"text","text":"\ntwo"},
-            {"type":"text","text":""},{"type":"refusal","refusal":"three"}]}]}"#,
+            {"type":"text","text":"one"},{"type":"text","text":"\ntwo"},
+            {"type":"refusal","refusal":"three"}]}]}"#,
     );
-    // `"\n".join` of those that are not empty, as in vLLM.
-    assert_eq!(request.messages[0].content, "one\n\ntwo\nthree");
+    assert_eq!(request.messages[0].content, "one\ntwothree");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn input_is_a_text_or_items() {
         r#""instructions":"Be brief.","input":[
              {"role":"developer","content":"x"},
              {"type":"message","role":"user","content":[
-               {"type":"input_text","text":"Weather"},{"type":"input_text","text":"today?"}]},
+               {"type":"input_text","text":"Wea"},{"type":"input_text","text":"ther?"}]},
              {"type":"reasoning","id":"rs_1","summary":[]},
              {"type":"function_call","call_id":"c","name":"weather","arguments":"{}"},
              {"type":"function_call_output","call_id":"c","output":"Sunny."},
@@ -55,7 +55,7 @@ fn input_is_a_text_or_items() {
         said(&items),
         [
             (Role::Developer, "x".to_owned()),
-            (Role::User, "Weather\ntoday?".to_owned()),
+            (Role::User, "Weather?".to_owned()),
             (Role::Assistant, "weather{}".to_owned()),
             (Role::Tool, "Sunny.".to_owned()),
             (Role::Assistant, "<msg_9>".to_owned()),

@@ -1,6 +1,6 @@
 //! The `messages` of a chat request: roles and texts.
 //!
-//! Content may be a string or a list of text parts, which are joined as vLLM joins them. What an
+//! Content may be a string or a list of text parts, which are joined without a separator. What an
 //! assistant called stands behind it, as in the prompts that models get: name and arguments. Other
 //! members (`name`, `refusal`, ...) are taken as they come.
 
@@ -182,7 +182,7 @@ fn add_call(call: &Json<'_>, content: &mut Cow<'_, str>) {
     }
 }
 
-/// The texts of all parts.
+/// The parts' texts without a separator.
 fn joined<'a>(
     list: &str,
     at: usize,
@@ -193,22 +193,10 @@ fn joined<'a>(
     }
     let mut whole = Cow::Borrowed("");
     for (index, part) in parts.into_iter().enumerate() {
-        add_part(&mut whole, text_of(part, || format!("{list}[{at}].content[{index}]"))?);
+        // `+=` of a Cow keeps the first text borrowed as long as nothing follows.
+        whole += text_of(part, || format!("{list}[{at}].content[{index}]"))?;
     }
     Ok(whole)
-}
-
-/// Adds the text of a further part to those before it: on a line of its own, and nothing if it is
-/// empty, as vLLM does for templates whose messages are texts (renderers/chat_utils/chat_message.py).
-/// One part alone stays borrowed.
-pub(in crate::wire) fn add_part<'a>(whole: &mut Cow<'a, str>, part: Cow<'a, str>) {
-    if whole.is_empty() {
-        *whole = part;
-    } else if !part.is_empty() {
-        let whole = whole.to_mut();
-        whole.push('\n');
-        whole.push_str(&part);
-    }
 }
 
 const PART_TYPES: [&str; 2] = ["text", "refusal"];

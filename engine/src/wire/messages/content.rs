@@ -9,7 +9,6 @@ use serde::Deserialize;
 use sonic_rs::LazyValue;
 
 use crate::wire::chat::fields::{boolean, required, string, wrong_type};
-use crate::wire::chat::messages::add_part;
 use crate::wire::chat::{Message, Role};
 use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Shape, Shaped};
@@ -91,7 +90,7 @@ pub(super) fn chat<'a>(
     }
     let mut chat = Vec::with_capacity(items.len() + 1);
     if !system.is_absent() {
-        let content = texts(system, "system", add_to_system)?;
+        let content = texts(system, "system")?;
         // An empty system prompt is none.
         if !content.is_empty() {
             chat.push(Message { role: Role::System, content });
@@ -137,7 +136,6 @@ fn message<'a>(
     };
     let results_before = chat.len();
     let mut own = Message { role, content: Cow::Borrowed("") };
-    let mut calls = String::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let path = || format!("messages[{at}].content[{index}]");
         let block = match block {
@@ -145,27 +143,21 @@ fn message<'a>(
             other => return Err(wrong_type(path(), "an object", other.kind())),
         };
         match required(block.kind, path() + ".type")?.as_ref() {
-            "text" => {
-                let text = required(block.text, path() + ".text")?;
-                match role {
-                    Role::System => add_to_system(&mut own.content, text),
-                    _ => add_part(&mut own.content, text),
-                }
-            }
+            "text" => own.content += required(block.text, path() + ".text")?,
             "tool_use" => {
                 required(block.id, path() + ".id")?;
-                calls += &required(block.name, path() + ".name")?;
+                own.content += required(block.name, path() + ".name")?;
                 let Some(input) = block.input else {
                     return Err(ApiError::missing(path() + ".input"));
                 };
-                calls += input.as_raw_str();
+                own.content.to_mut().push_str(input.as_raw_str());
             }
             "tool_result" => {
                 required(block.tool_use_id, path() + ".tool_use_id")?;
                 boolean(&block.is_error, path() + ".is_error")?;
                 let content = match block.content {
                     absent if absent.is_absent() => Cow::Borrowed(""),
-                    content => texts(content, &(path() + ".content"), add_part)?,
+                    content => texts(content, &(path() + ".content"))?,
                 };
                 chat.push(Message { role: Role::Tool, content });
             }
@@ -181,8 +173,6 @@ fn message<'a>(
             }
         }
     }
-    // Behind all that is said, as in a chat.
-    own.content += Cow::from(calls);
     // A message of results alone is the tools' turn, and no user's.
     if chat.len() == results_before || !own.content.is_empty() {
         chat.push(own);
@@ -190,18 +180,8 @@ fn message<'a>(
     Ok(())
 }
 
-/// Adds a block of a system prompt: without a separator, unlike those of other messages, as vLLM does
-/// (entrypoints/anthropic/serving.py).
-fn add_to_system<'a>(whole: &mut Cow<'a, str>, block: Cow<'a, str>) {
-    *whole += block;
-}
-
-/// A text, or those of blocks, each put behind the others by `add`.
-fn texts<'a>(
-    raw: Shaped<'a, RawText<'a>>,
-    path: &str,
-    add: impl Fn(&mut Cow<'a, str>, Cow<'a, str>),
-) -> Result<Cow<'a, str>, ApiError> {
+/// A text, or text blocks joined without a separator.
+fn texts<'a>(raw: Shaped<'a, RawText<'a>>, path: &str) -> Result<Cow<'a, str>, ApiError> {
     let blocks = match raw {
         Shaped::String(text) => return Ok(text),
         Shaped::Array(blocks) => blocks,
@@ -218,7 +198,7 @@ fn texts<'a>(
             other => return Err(wrong_type(path(), "an object", other.kind())),
         };
         match required(block.kind, path() + ".type")?.as_ref() {
-            "text" => add(&mut whole, required(block.text, path() + ".text")?),
+            "text" => whole += required(block.text, path() + ".text")?,
             media @ ("image" | "document") => {
                 return Err(ApiError::media_part(path() + ".type", media));
             }

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::wire::chat::fields::{required, string, wrong_type};
-use crate::wire::chat::messages::add_part;
 use crate::wire::chat::{Message, Role};
 use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Shape, Shaped};
@@ -145,7 +144,7 @@ fn role(name: &str, path: String) -> Result<Role, ApiError> {
     })
 }
 
-/// A text, or those of parts.
+/// A text, or parts joined without a separator.
 fn texts<'a>(raw: Shaped<'a, RawPart<'a>>, path: &str) -> Result<Cow<'a, str>, ApiError> {
     let parts = match raw {
         Shaped::String(text) => return Ok(text),
@@ -163,7 +162,7 @@ fn texts<'a>(raw: Shaped<'a, RawPart<'a>>, path: &str) -> Result<Cow<'a, str>, A
             Shaped::Object(part) => part,
             other => return Err(wrong_type(path(""), "an object", other.kind())),
         };
-        let text = match required(part.kind, path(".type"))?.as_ref() {
+        whole += match required(part.kind, path(".type"))?.as_ref() {
             "input_text" | "output_text" | "text" | "summary_text" => {
                 required(part.text, path(".text"))?
             }
@@ -176,7 +175,6 @@ fn texts<'a>(raw: Shaped<'a, RawPart<'a>>, path: &str) -> Result<Cow<'a, str>, A
                 return Err(ApiError::not_one_of(path(".type"), other, &allowed));
             }
         };
-        add_part(&mut whole, text);
     }
     Ok(whole)
 }
