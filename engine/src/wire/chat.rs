@@ -18,6 +18,7 @@ pub(super) mod vllm;
 use std::borrow::Cow;
 use std::mem::take;
 
+use self::body::Member;
 use self::fields::{boolean, decimal, integer, only_type, short_string, string, wrong_type};
 pub use self::messages::{Message, Role};
 pub use self::tools::Format;
@@ -86,46 +87,49 @@ impl<'a> ChatRequest<'a> {
     /// The first fault, as OpenAI would report it.
     pub fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
         let mut raw = body::read(body)?;
-        let model = model(take(&mut raw.model))?;
+        let model = model(raw.take(Member::model))?;
         let messages = messages::check(take(&mut raw.messages))?;
 
         // OpenAI's order from here on.
-        only_type(raw.functions, "functions", Kind::Array)?;
-        let mut list = tools::tools(&raw.tools)?;
-        let choice = tools::tool_choice(&raw.tool_choice, &raw.tools, &mut list)?;
-        let parallel = boolean(&raw.parallel_tool_calls, "parallel_tool_calls")?.unwrap_or(true);
+        only_type(raw.kind(Member::functions), "functions", Kind::Array)?;
+        let mut list = tools::tools(raw.get(Member::tools))?;
+        let choice =
+            tools::tool_choice(raw.get(Member::tool_choice), raw.get(Member::tools), &mut list)?;
+        let parallel =
+            boolean(raw.get(Member::parallel_tool_calls), "parallel_tool_calls")?.unwrap_or(true);
         let tools = Tools { list, choice, parallel };
         if tools.list.is_empty() && tools.choice == Choice::Required {
             let why = "none of the tools is of type 'function', and others are never called.";
             return Err(ApiError::invalid_value("tool_choice", why));
         }
-        let max_completion_tokens = limit(&raw.max_completion_tokens, "max_completion_tokens")?;
-        let choices = integer(&raw.n, "n", 1..=128)?.unwrap_or(1);
-        decimal(&raw.temperature, "temperature", 0.0..=2.0)?;
-        decimal(&raw.top_p, "top_p", 0.0..=1.0)?;
-        decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
-        decimal(&raw.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
-        let logprobs = boolean(&raw.logprobs, "logprobs")?.unwrap_or(false);
-        let top_logprobs = top_logprobs(&raw.top_logprobs, logprobs)?;
-        let user = string(take(&mut raw.user), "user")?;
-        let seed = integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?;
-        let response_format = tools::response_format(&raw.response_format)?;
-        string(take(&mut raw.service_tier), "service_tier")?;
-        let max_tokens = limit(&raw.max_tokens, "max_tokens")?;
-        let effort = string(take(&mut raw.reasoning_effort), "reasoning_effort")?;
-        tools::logit_bias(&raw.logit_bias)?;
-        let stop = stop(take(&mut raw.stop), "stop")?;
-        let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
-        let stream_options = stream_options(&raw.stream_options, stream)?;
-        boolean(&raw.store, "store")?;
-        only_type(raw.metadata, "metadata", Kind::Object)?;
-        only_type(raw.prediction, "prediction", Kind::Object)?;
-        string(take(&mut raw.verbosity), "verbosity")?;
-        only_type(raw.modalities, "modalities", Kind::Array)?;
-        only_type(raw.audio, "audio", Kind::Object)?;
-        only_type(raw.web_search_options, "web_search_options", Kind::Object)?;
-        short_string(take(&mut raw.safety_identifier), "safety_identifier", 64)?;
-        string(take(&mut raw.prompt_cache_key), "prompt_cache_key")?;
+        let max_completion_tokens =
+            limit(raw.get(Member::max_completion_tokens), "max_completion_tokens")?;
+        let choices = integer(raw.get(Member::n), "n", 1..=128)?.unwrap_or(1);
+        decimal(raw.get(Member::temperature), "temperature", 0.0..=2.0)?;
+        decimal(raw.get(Member::top_p), "top_p", 0.0..=1.0)?;
+        decimal(raw.get(Member::presence_penalty), "presence_penalty", -2.0..=2.0)?;
+        decimal(raw.get(Member::frequency_penalty), "frequency_penalty", -2.0..=2.0)?;
+        let logprobs = boolean(raw.get(Member::logprobs), "logprobs")?.unwrap_or(false);
+        let top_logprobs = top_logprobs(raw.get(Member::top_logprobs), logprobs)?;
+        let user = string(raw.take(Member::user), "user")?;
+        let seed = integer(raw.get(Member::seed), "seed", i64::MIN..=i64::MAX)?;
+        let response_format = tools::response_format(raw.get(Member::response_format))?;
+        string(raw.take(Member::service_tier), "service_tier")?;
+        let max_tokens = limit(raw.get(Member::max_tokens), "max_tokens")?;
+        let effort = string(raw.take(Member::reasoning_effort), "reasoning_effort")?;
+        tools::logit_bias(raw.get(Member::logit_bias))?;
+        let stop = stop(raw.take(Member::stop), "stop")?;
+        let stream = boolean(raw.get(Member::stream), "stream")?.unwrap_or(false);
+        let stream_options = stream_options(raw.get(Member::stream_options), stream)?;
+        boolean(raw.get(Member::store), "store")?;
+        only_type(raw.kind(Member::metadata), "metadata", Kind::Object)?;
+        only_type(raw.kind(Member::prediction), "prediction", Kind::Object)?;
+        string(raw.take(Member::verbosity), "verbosity")?;
+        only_type(raw.kind(Member::modalities), "modalities", Kind::Array)?;
+        only_type(raw.kind(Member::audio), "audio", Kind::Object)?;
+        only_type(raw.kind(Member::web_search_options), "web_search_options", Kind::Object)?;
+        short_string(raw.take(Member::safety_identifier), "safety_identifier", 64)?;
+        string(raw.take(Member::prompt_cache_key), "prompt_cache_key")?;
 
         let max_tokens = max_completion_tokens.or(max_tokens);
         let vllm = vllm::check(&mut raw, max_tokens, stream)?;

@@ -9,13 +9,12 @@ mod frames;
 mod logprobs;
 
 use std::borrow::Cow;
-use std::mem::take;
 
 use serde::Deserialize;
 
 pub use self::frames::{TextBody, TextFrames};
 pub use self::logprobs::{ScoredPrompt, ScoredToken, write_scored};
-use super::chat::body::{self, Raw};
+use super::chat::body::{self, Member, Raw};
 use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_type};
 use super::chat::{self, Format, TokenFields, tools, vllm};
 use super::error::ApiError;
@@ -98,7 +97,7 @@ impl<'a> CompletionRequest<'a> {
         // Twice over the body, each time past what the other reads: skipping is cheap.
         let mut raw: Raw<'a> = body::read_as(body)?;
         let own: Own<'a> = body::read_as(body)?;
-        let model = chat::model(take(&mut raw.model))?;
+        let model = chat::model(raw.take(Member::model))?;
         if !own.prompt_embeds.is_absent() {
             return Err(ApiError::unsupported_parameter(
                 "prompt_embeds",
@@ -108,22 +107,22 @@ impl<'a> CompletionRequest<'a> {
         let prompts = prompts(own.prompt)?;
         let best_of = integer(&own.best_of, "best_of", 0..=20)?;
         let echo = boolean(&own.echo, "echo")?.unwrap_or(false);
-        decimal(&raw.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
-        tools::logit_bias(&raw.logit_bias)?;
-        let logprobs = logprobs(&raw.logprobs)?;
-        let max_tokens = max_tokens(&raw.max_tokens, echo)?;
-        let choices = integer(&raw.n, "n", 1..=128)?.unwrap_or(1) as u32;
-        decimal(&raw.presence_penalty, "presence_penalty", -2.0..=2.0)?;
-        let seed = integer(&raw.seed, "seed", i64::MIN..=i64::MAX)?;
-        let stop = chat::stop(take(&mut raw.stop), "stop")?;
-        let stream = boolean(&raw.stream, "stream")?.unwrap_or(false);
-        let stream_options = chat::stream_options(&raw.stream_options, stream)?;
+        decimal(raw.get(Member::frequency_penalty), "frequency_penalty", -2.0..=2.0)?;
+        tools::logit_bias(raw.get(Member::logit_bias))?;
+        let logprobs = logprobs(raw.get(Member::logprobs))?;
+        let max_tokens = max_tokens(raw.get(Member::max_tokens), echo)?;
+        let choices = integer(raw.get(Member::n), "n", 1..=128)?.unwrap_or(1) as u32;
+        decimal(raw.get(Member::presence_penalty), "presence_penalty", -2.0..=2.0)?;
+        let seed = integer(raw.get(Member::seed), "seed", i64::MIN..=i64::MAX)?;
+        let stop = chat::stop(raw.take(Member::stop), "stop")?;
+        let stream = boolean(raw.get(Member::stream), "stream")?.unwrap_or(false);
+        let stream_options = chat::stream_options(raw.get(Member::stream_options), stream)?;
         let suffix = string(own.suffix, "suffix")?;
-        decimal(&raw.temperature, "temperature", 0.0..=2.0)?;
-        decimal(&raw.top_p, "top_p", 0.0..=1.0)?;
-        string(take(&mut raw.user), "user")?;
-        only_type(raw.metadata, "metadata", Kind::Object)?;
-        let response_format = tools::response_format(&raw.response_format)?;
+        decimal(raw.get(Member::temperature), "temperature", 0.0..=2.0)?;
+        decimal(raw.get(Member::top_p), "top_p", 0.0..=1.0)?;
+        string(raw.take(Member::user), "user")?;
+        only_type(raw.kind(Member::metadata), "metadata", Kind::Object)?;
+        let response_format = tools::response_format(raw.get(Member::response_format))?;
         check_best_of(best_of, choices, stream)?;
         if prompts.len() * choices as usize > MAX_CHOICES {
             let why = format!(

@@ -199,7 +199,7 @@ impl<'a> Json<'a> {
     }
 
     pub(super) fn is_absent(&self) -> bool {
-        self.kind().is_absent()
+        matches!(self, Self::Absent | Self::Null)
     }
 }
 

@@ -13,141 +13,182 @@ use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Kind};
 use crate::wire::json_guard::{self, MAX_DEPTH, TooDeep};
 
-/// Declares a body and reads it, member by member, into its default.
-///
-/// What serde derives keeps a place apart for every member, and puts them together at the end. Of
-/// the chat's sixty-odd members a request has five, and that was two thirds of its reading.
-macro_rules! body {
-    ($(#[$meta:meta])* struct $body:ident<'a> { $($name:ident: $type:ty,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Default)]
-        pub(in crate::wire) struct $body<'a> {
-            $(pub(in crate::wire) $name: $type,)*
-        }
+/// A member that is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(field_identifier)]
+#[expect(non_camel_case_types, reason = "they are the members' names as clients spell them")]
+pub(in crate::wire) enum Member {
+    model,
+    messages,
+    functions,
+    tools,
+    tool_choice,
+    parallel_tool_calls,
+    max_completion_tokens,
+    n,
+    temperature,
+    top_p,
+    presence_penalty,
+    frequency_penalty,
+    logprobs,
+    top_logprobs,
+    user,
+    seed,
+    response_format,
+    service_tier,
+    max_tokens,
+    reasoning_effort,
+    logit_bias,
+    stop,
+    stream,
+    stream_options,
+    store,
+    metadata,
+    prediction,
+    verbosity,
+    modalities,
+    audio,
+    web_search_options,
+    safety_identifier,
+    prompt_cache_key,
 
-        #[derive(Clone, Copy, Deserialize)]
-        #[serde(field_identifier)]
-        #[expect(non_camel_case_types, reason = "they are the members' names as clients spell them")]
-        enum Member {
-            $($name,)*
-            #[serde(other)]
-            Unknown,
-        }
-
-        impl<'de: 'a, 'a> Deserialize<'de> for $body<'a> {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Members<'a>(PhantomData<$body<'a>>);
-
-                impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
-                    type Value = $body<'a>;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str("an object")
-                    }
-
-                    fn visit_map<A: MapAccess<'de>>(
-                        self,
-                        mut members: A,
-                    ) -> Result<Self::Value, A::Error> {
-                        let mut body = $body::default();
-                        let mut seen = 0_u128;
-                        while let Some(member) = members.next_key()? {
-                            let bit = 1 << member as u32;
-                            match member {
-                                $(Member::$name => {
-                                    if seen & bit != 0 {
-                                        return Err(A::Error::duplicate_field(stringify!($name)));
-                                    }
-                                    body.$name = members.next_value()?;
-                                })*
-                                Member::Unknown => {
-                                    members.next_value::<IgnoredAny>()?;
-                                }
-                            }
-                            seen |= bit;
-                        }
-                        Ok(body)
-                    }
-                }
-
-                deserializer.deserialize_map(Members(PhantomData))
-            }
-        }
-    };
+    // vLLM's own.
+    top_k,
+    min_p,
+    repetition_penalty,
+    length_penalty,
+    use_beam_search,
+    min_tokens,
+    ignore_eos,
+    stop_token_ids,
+    bad_words,
+    allowed_token_ids,
+    include_stop_str_in_output,
+    skip_special_tokens,
+    spaces_between_special_tokens,
+    truncate_prompt_tokens,
+    truncation_side,
+    prompt_logprobs,
+    echo,
+    add_generation_prompt,
+    continue_final_message,
+    add_special_tokens,
+    chat_template_kwargs,
+    documents,
+    mm_processor_kwargs,
+    structured_outputs,
+    priority,
+    request_id,
+    return_token_ids,
+    stream_interval,
+    cache_salt,
+    session_id,
+    vllm_xargs,
+    kv_transfer_params,
+    include_reasoning,
+    thinking_token_budget,
+    #[serde(other)]
+    Unknown,
 }
 
-body! {
-    /// Every field that is looked at. `Kind` where only the type matters: its content is skipped.
-    struct Raw<'a> {
-        model: Json<'a>,
-        messages: RawMessages<'a>,
-        functions: Kind,
-        tools: Json<'a>,
-        tool_choice: Json<'a>,
-        parallel_tool_calls: Json<'a>,
-        max_completion_tokens: Json<'a>,
-        n: Json<'a>,
-        temperature: Json<'a>,
-        top_p: Json<'a>,
-        presence_penalty: Json<'a>,
-        frequency_penalty: Json<'a>,
-        logprobs: Json<'a>,
-        top_logprobs: Json<'a>,
-        user: Json<'a>,
-        seed: Json<'a>,
-        response_format: Json<'a>,
-        service_tier: Json<'a>,
-        max_tokens: Json<'a>,
-        reasoning_effort: Json<'a>,
-        logit_bias: Json<'a>,
-        stop: Json<'a>,
-        stream: Json<'a>,
-        stream_options: Json<'a>,
-        store: Json<'a>,
-        metadata: Kind,
-        prediction: Kind,
-        verbosity: Json<'a>,
-        modalities: Kind,
-        audio: Kind,
-        web_search_options: Kind,
-        safety_identifier: Json<'a>,
-        prompt_cache_key: Json<'a>,
+/// What was sent of it. Of some sixty members that are looked at a request has five: a place for each
+/// would be two kilobytes to be filled, moved and cleared.
+#[derive(Debug, Default)]
+pub(in crate::wire) struct Raw<'a> {
+    pub(in crate::wire) messages: RawMessages<'a>,
+    values: Vec<(Member, Json<'a>)>,
+    /// Where only the type matters: the content is skipped.
+    kinds: Vec<(Member, Kind)>,
+    /// A bit for each that was sent.
+    sent: u128,
+}
 
-        // vLLM's own.
-        top_k: Json<'a>,
-        min_p: Json<'a>,
-        repetition_penalty: Json<'a>,
-        length_penalty: Json<'a>,
-        use_beam_search: Json<'a>,
-        min_tokens: Json<'a>,
-        ignore_eos: Json<'a>,
-        stop_token_ids: Kind,
-        bad_words: Kind,
-        allowed_token_ids: Kind,
-        include_stop_str_in_output: Json<'a>,
-        skip_special_tokens: Json<'a>,
-        spaces_between_special_tokens: Json<'a>,
-        truncate_prompt_tokens: Json<'a>,
-        truncation_side: Json<'a>,
-        prompt_logprobs: Json<'a>,
-        echo: Json<'a>,
-        add_generation_prompt: Json<'a>,
-        continue_final_message: Json<'a>,
-        add_special_tokens: Json<'a>,
-        chat_template_kwargs: Json<'a>,
-        documents: Kind,
-        mm_processor_kwargs: Kind,
-        structured_outputs: Json<'a>,
-        priority: Json<'a>,
-        request_id: Json<'a>,
-        return_token_ids: Json<'a>,
-        stream_interval: Json<'a>,
-        cache_salt: Json<'a>,
-        session_id: Json<'a>,
-        vllm_xargs: Kind,
-        kv_transfer_params: Kind,
-        include_reasoning: Json<'a>,
-        thinking_token_budget: Json<'a>,
+impl<'a> Raw<'a> {
+    /// A member's value.
+    #[inline]
+    pub(in crate::wire) fn get(&self, member: Member) -> &Json<'a> {
+        if !self.has(member) {
+            return &Json::Absent;
+        }
+        let found = self.values.iter().find(|(sent, _)| *sent == member);
+        found.map_or(&Json::Absent, |(_, value)| value)
+    }
+
+    /// A member's value, which is absent afterwards.
+    #[inline]
+    pub(in crate::wire) fn take(&mut self, member: Member) -> Json<'a> {
+        if !self.has(member) {
+            return Json::Absent;
+        }
+        let found = self.values.iter_mut().find(|(sent, _)| *sent == member);
+        found.map_or(Json::Absent, |(_, value)| std::mem::take(value))
+    }
+
+    /// The type of a member of which only that is known.
+    #[inline]
+    pub(in crate::wire) fn kind(&self, member: Member) -> Kind {
+        if !self.has(member) {
+            return Kind::Absent;
+        }
+        let found = self.kinds.iter().find(|(sent, _)| *sent == member);
+        found.map_or(Kind::Absent, |(_, kind)| *kind)
+    }
+
+    fn has(&self, member: Member) -> bool {
+        self.sent & bit(member) != 0
+    }
+}
+
+const fn bit(member: Member) -> u128 {
+    1 << member as u32
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Members(PhantomData))
+    }
+}
+
+struct Members<'a>(PhantomData<Raw<'a>>);
+
+impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
+    type Value = Raw<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut raw = Raw { values: Vec::with_capacity(8), ..Raw::default() };
+        while let Some(member) = members.next_key()? {
+            if member != Member::Unknown && raw.has(member) {
+                return Err(A::Error::custom(format_args!("duplicate field `{member:?}`")));
+            }
+            match member {
+                Member::messages => raw.messages = members.next_value()?,
+                Member::Unknown => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+                Member::functions
+                | Member::metadata
+                | Member::prediction
+                | Member::modalities
+                | Member::audio
+                | Member::web_search_options
+                | Member::stop_token_ids
+                | Member::bad_words
+                | Member::allowed_token_ids
+                | Member::documents
+                | Member::mm_processor_kwargs
+                | Member::vllm_xargs
+                | Member::kv_transfer_params => {
+                    raw.kinds.push((member, members.next_value()?));
+                }
+                _ => raw.values.push((member, members.next_value()?)),
+            }
+            raw.sent |= bit(member);
+        }
+        Ok(raw)
     }
 }
 

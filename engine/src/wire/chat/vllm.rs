@@ -2,9 +2,8 @@
 //! timing are kept; sampling and template options are checked and otherwise without effect.
 
 use std::borrow::Cow;
-use std::mem::take;
 
-use super::body::Raw;
+use super::body::{Member, Raw};
 use super::fields::{Path, boolean, decimal, integer, only_type, string};
 use super::tools::{Format, structured_outputs};
 use crate::units::Tokens;
@@ -84,34 +83,39 @@ pub(in crate::wire) fn check<'a>(
 ) -> Result<VllmFields<'a>, ApiError> {
     sampling(raw)?;
     let end = template(raw)?;
-    let min_tokens = min_tokens(&raw.min_tokens, max_tokens, "max_tokens")?;
-    let prompt_logprobs = integer(&raw.prompt_logprobs, "prompt_logprobs", 0..=20)?;
+    let min_tokens = min_tokens(raw.get(Member::min_tokens), max_tokens, "max_tokens")?;
+    let prompt_logprobs = integer(raw.get(Member::prompt_logprobs), "prompt_logprobs", 0..=20)?;
     if prompt_logprobs > Some(0) && stream {
         return Err(ApiError::only_with("prompt_logprobs", "'stream' is not enabled"));
     }
-    let structured_outputs = structured_outputs(&raw.structured_outputs)?;
-    let interval = integer(&raw.stream_interval, "stream_interval", 1..=i64::MAX)?;
+    let structured_outputs = structured_outputs(raw.get(Member::structured_outputs))?;
+    let interval = integer(raw.get(Member::stream_interval), "stream_interval", 1..=i64::MAX)?;
     let tokens = TokenFields {
         interval: interval.map_or(1, |tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
-        ids: boolean(&raw.return_token_ids, "return_token_ids")?.unwrap_or(false),
+        ids: boolean(raw.get(Member::return_token_ids), "return_token_ids")?.unwrap_or(false),
         prompt_logprobs: prompt_logprobs.filter(|_| !stream).map(|count| count as u32),
         truncation: truncation(raw)?,
     };
-    let include_reasoning = boolean(&raw.include_reasoning, "include_reasoning")?.unwrap_or(true);
-    string(take(&mut raw.session_id), "session_id")?;
-    only_type(raw.vllm_xargs, "vllm_xargs", Kind::Object)?;
-    only_type(raw.kv_transfer_params, "kv_transfer_params", Kind::Object)?;
-    let priority = integer(&raw.priority, "priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+    let include_reasoning =
+        boolean(raw.get(Member::include_reasoning), "include_reasoning")?.unwrap_or(true);
+    string(raw.take(Member::session_id), "session_id")?;
+    only_type(raw.kind(Member::vllm_xargs), "vllm_xargs", Kind::Object)?;
+    only_type(raw.kind(Member::kv_transfer_params), "kv_transfer_params", Kind::Object)?;
+    let priority =
+        integer(raw.get(Member::priority), "priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
 
     Ok(VllmFields {
         end,
         min_tokens,
-        ignore_eos: boolean(&raw.ignore_eos, "ignore_eos")?.unwrap_or(false),
-        include_stop: boolean(&raw.include_stop_str_in_output, "include_stop_str_in_output")?
-            .unwrap_or(false),
+        ignore_eos: boolean(raw.get(Member::ignore_eos), "ignore_eos")?.unwrap_or(false),
+        include_stop: boolean(
+            raw.get(Member::include_stop_str_in_output),
+            "include_stop_str_in_output",
+        )?
+        .unwrap_or(false),
         priority: priority.map_or(0, |value| value as i32),
-        cache_salt: cache_salt(take(&mut raw.cache_salt))?,
-        request_id: request_id(take(&mut raw.request_id), "request_id")?,
+        cache_salt: cache_salt(raw.take(Member::cache_salt))?,
+        request_id: request_id(raw.take(Member::request_id), "request_id")?,
         tokens,
         structured_outputs,
         include_reasoning,
@@ -122,8 +126,9 @@ pub(in crate::wire) fn check<'a>(
 /// How many tokens may be thought: none for those who switch it off as the templates of Qwen and
 /// DeepSeek understand it.
 fn most_thinking(raw: &Raw<'_>) -> Result<Option<Tokens>, ApiError> {
-    let budget = integer(&raw.thinking_token_budget, "thinking_token_budget", -1..=i64::MAX)?;
-    if let Json::Object(arguments) = &raw.chat_template_kwargs {
+    let budget =
+        integer(raw.get(Member::thinking_token_budget), "thinking_token_budget", -1..=i64::MAX)?;
+    if let Json::Object(arguments) = raw.get(Member::chat_template_kwargs) {
         let is_off = |name| *arguments.get(name) == Json::Bool(false);
         if is_off("enable_thinking") || is_off("thinking") {
             return Ok(Some(Tokens::ZERO));
@@ -134,23 +139,23 @@ fn most_thinking(raw: &Raw<'_>) -> Result<Option<Tokens>, ApiError> {
 }
 
 fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
-    integer(&raw.top_k, "top_k", -1..=i64::MAX)?;
-    decimal(&raw.min_p, "min_p", 0.0..=1.0)?;
-    repetition_penalty(&raw.repetition_penalty)?;
-    decimal(&raw.length_penalty, "length_penalty", f64::MIN..=f64::MAX)?;
-    boolean(&raw.use_beam_search, "use_beam_search")?;
-    only_type(raw.stop_token_ids, "stop_token_ids", Kind::Array)?;
-    only_type(raw.bad_words, "bad_words", Kind::Array)?;
-    only_type(raw.allowed_token_ids, "allowed_token_ids", Kind::Array)?;
-    boolean(&raw.skip_special_tokens, "skip_special_tokens")?;
-    boolean(&raw.spaces_between_special_tokens, "spaces_between_special_tokens")?;
+    integer(raw.get(Member::top_k), "top_k", -1..=i64::MAX)?;
+    decimal(raw.get(Member::min_p), "min_p", 0.0..=1.0)?;
+    repetition_penalty(raw.get(Member::repetition_penalty))?;
+    decimal(raw.get(Member::length_penalty), "length_penalty", f64::MIN..=f64::MAX)?;
+    boolean(raw.get(Member::use_beam_search), "use_beam_search")?;
+    only_type(raw.kind(Member::stop_token_ids), "stop_token_ids", Kind::Array)?;
+    only_type(raw.kind(Member::bad_words), "bad_words", Kind::Array)?;
+    only_type(raw.kind(Member::allowed_token_ids), "allowed_token_ids", Kind::Array)?;
+    boolean(raw.get(Member::skip_special_tokens), "skip_special_tokens")?;
+    boolean(raw.get(Member::spaces_between_special_tokens), "spaces_between_special_tokens")?;
     Ok(())
 }
 
 fn truncation(raw: &mut Raw<'_>) -> Result<Option<Truncation>, ApiError> {
     const FIELD: &str = "truncate_prompt_tokens";
-    let most = integer(&raw.truncate_prompt_tokens, FIELD, -1..=i64::MAX)?;
-    let side = match string(take(&mut raw.truncation_side), "truncation_side")?.as_deref() {
+    let most = integer(raw.get(Member::truncate_prompt_tokens), FIELD, -1..=i64::MAX)?;
+    let side = match string(raw.take(Member::truncation_side), "truncation_side")?.as_deref() {
         None => Side::default(),
         Some("left") => Side::Left,
         Some("right") => Side::Right,
@@ -169,13 +174,14 @@ fn truncation(raw: &mut Raw<'_>) -> Result<Option<Truncation>, ApiError> {
 }
 
 fn template(raw: &Raw<'_>) -> Result<PromptEnd, ApiError> {
-    boolean(&raw.echo, "echo")?;
-    boolean(&raw.add_special_tokens, "add_special_tokens")?;
-    let (adds, continues) = (&raw.add_generation_prompt, &raw.continue_final_message);
+    boolean(raw.get(Member::echo), "echo")?;
+    boolean(raw.get(Member::add_special_tokens), "add_special_tokens")?;
+    let (adds, continues) =
+        (raw.get(Member::add_generation_prompt), raw.get(Member::continue_final_message));
     let end = prompt_end(adds, continues, PromptEnd::AnswerBegins)?;
-    only_type(raw.chat_template_kwargs.kind(), "chat_template_kwargs", Kind::Object)?;
-    only_type(raw.documents, "documents", Kind::Array)?;
-    only_type(raw.mm_processor_kwargs, "mm_processor_kwargs", Kind::Object)?;
+    only_type(raw.get(Member::chat_template_kwargs).kind(), "chat_template_kwargs", Kind::Object)?;
+    only_type(raw.kind(Member::documents), "documents", Kind::Array)?;
+    only_type(raw.kind(Member::mm_processor_kwargs), "mm_processor_kwargs", Kind::Object)?;
     Ok(end)
 }
 
