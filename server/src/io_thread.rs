@@ -549,7 +549,12 @@ impl Hall {
             self.engines_have_more.set(true);
         }
         let released = self.clock.now();
-        for event in events.drain(..) {
+        let mut told = events.drain(..).peekable();
+        while let Some(event) = told.next() {
+            // An answer's tokens all exist at once, and the last says so.
+            if told.peek().is_some_and(|next| next.speaks_for(&event)) {
+                continue;
+            }
             recorder.happened(&event, released);
             reports.push(Report::Event(event, released));
         }

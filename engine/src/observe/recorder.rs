@@ -86,11 +86,28 @@ pub struct Recorder {
     choices: LookupMap<JobId, Choices>,
     update: Update,
     /// Tokens with the same inter-token latency, one after another: a step's are alike.
-    alike: (SimSpan, u64),
-    lags: (SimSpan, u64),
+    alike: Alike,
+    lags: Alike,
     /// Tokens of the requests in `lives`, and of those never scheduled.
     held_tokens: u64,
     queued_tokens: u64,
+}
+
+/// How often the same span came, one after another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alike {
+    span: SimSpan,
+    times: u64,
+}
+
+impl Alike {
+    /// It came so often again; if it is another, `tell` hears of the one before.
+    fn add(&mut self, span: SimSpan, times: u64, tell: impl FnOnce(Self)) {
+        if span != self.span {
+            tell(std::mem::replace(self, Self { span, times: 0 }));
+        }
+        self.times += times;
+    }
 }
 
 /// The update (a step's results) whose tokens are coming in.
@@ -110,8 +127,8 @@ impl Recorder {
             lives: LookupMap::default(),
             choices: LookupMap::default(),
             update: Update::default(),
-            alike: (SimSpan::ZERO, 0),
-            lags: (SimSpan::ZERO, 0),
+            alike: Alike::default(),
+            lags: Alike::default(),
             held_tokens: 0,
             queued_tokens: 0,
         }
@@ -177,7 +194,8 @@ impl Recorder {
         }
     }
 
-    /// Something was seen to happen at `now`. Call [`Self::settle`] after the last one.
+    /// Something was seen to happen at `now`. A token may [speak for](Event::speaks_for) those that no
+    /// event told of. Call [`Self::settle`] after the last one.
     pub fn happened(&mut self, event: &Event, now: SimTime) {
         match event.what {
             What::Admitted { cached } => {
@@ -198,7 +216,7 @@ impl Recorder {
                     life.preemptions_untold += 1;
                 }
             }
-            What::Token { finish, .. } => self.token(event, finish, now),
+            What::Token { index, finish } => self.token(event, index, finish, now),
             What::Lost => {
                 if let Some(life) = self.lives.remove(&event.job) {
                     self.figures.failed.add(1);
@@ -209,22 +227,26 @@ impl Recorder {
         }
     }
 
-    fn token(&mut self, event: &Event, finish: Option<Finish>, now: SimTime) {
+    fn token(&mut self, event: &Event, index: Tokens, finish: Option<Finish>, now: SimTime) {
         if event.at != self.update.due {
             self.end_update();
             self.update.due = event.at;
         }
-        self.count_lag(now.saturating_since(event.at));
-        let Some(life) = self.lives.get_mut(&event.job) else { return };
         let figures = &*self.figures;
-        self.update.output += 1;
+        let lag = now.saturating_since(event.at);
+        let Some(life) = self.lives.get_mut(&event.job) else {
+            return self.lags.add(lag, 1, |lags| count_engine_lag(figures, lags));
+        };
+        assert!(index.get() > life.output, "tokens come in order");
+        let tokens = u64::from(index.get() - life.output);
+        self.lags.add(lag, tokens, |lags| count_engine_lag(figures, lags));
+        self.update.output += tokens;
         if life.preemptions_untold > 0 {
             figures.preemptions_told.add(u64::from(life.preemptions_untold));
             life.preemptions_untold = 0;
         }
-        life.output += 1;
-        self.held_tokens += 1;
-        if life.output == 1 {
+        self.held_tokens += tokens;
+        if life.output == 0 {
             life.first_token = now;
             let computed = life.prompt - life.cached;
             self.update.prefill += u64::from(computed);
@@ -235,12 +257,12 @@ impl Recorder {
             figures.windows.first_token.push(latency.as_ns(), 1);
         } else {
             let latency = now.saturating_since(life.last_token);
-            if latency != self.alike.0 {
-                count_inter_token(figures, self.alike);
-                self.alike = (latency, 0);
-            }
-            self.alike.1 += 1;
+            self.alike.add(latency, 1, |alike| count_inter_token(figures, alike));
         }
+        if tokens > 1 {
+            self.alike.add(SimSpan::ZERO, tokens - 1, |alike| count_inter_token(figures, alike));
+        }
+        life.output = index.get();
         life.last_token = now;
         if let Some(finish) = finish {
             let life = *life;
@@ -330,14 +352,6 @@ impl Recorder {
         windows.generation_length.push(u64::from(life.output), 1);
     }
 
-    fn count_lag(&mut self, lag: SimSpan) {
-        if lag != self.lags.0 {
-            count_engine_lag(&self.figures, self.lags);
-            self.lags = (lag, 0);
-        }
-        self.lags.1 += 1;
-    }
-
     /// The tokens of a step are all in.
     fn end_update(&mut self) {
         let Update { output, prefill, .. } = std::mem::take(&mut self.update);
@@ -390,14 +404,14 @@ impl Recorder {
     }
 }
 
-fn count_inter_token(figures: &Figures, (latency, times): (SimSpan, u64)) {
+fn count_inter_token(figures: &Figures, Alike { span: latency, times }: Alike) {
     if times > 0 {
         figures.inter_token.observe_times(latency.as_secs_f64(), times);
         figures.windows.inter_token.push(latency.as_ns(), times);
     }
 }
 
-fn count_engine_lag(figures: &Figures, (lag, times): (SimSpan, u64)) {
+fn count_engine_lag(figures: &Figures, Alike { span: lag, times }: Alike) {
     if times > 0 {
         figures.engine_lag.record(lag, times);
         figures.engine_lag_seconds.observe_times(lag.as_secs_f64(), times);
@@ -440,6 +454,31 @@ mod tests {
     }
 
     const DONE: What = What::Token { index: Tokens::new(1), finish: Some(Finish::Length) };
+
+    /// As an engine does whose answers are not waited for.
+    #[test]
+    fn a_token_that_speaks_for_others_counts_for_them() {
+        let mut one_by_one = recorder(&[FIRST]);
+        let mut at_once = recorder(&[FIRST]);
+        let seen = SimTime::from_ns(2_000_000);
+        let token = |index, finish| {
+            let what = What::Token { index: Tokens::new(index), finish };
+            Event { at: SimTime::from_ns(1_000_000), job: FIRST, what }
+        };
+        let last = token(5, Some(Finish::Stop));
+        for before in (1..5).map(|index| token(index, None)) {
+            assert!(last.speaks_for(&before) && !before.speaks_for(&last));
+            one_by_one.happened(&before, seen);
+        }
+        for recorder in [&mut one_by_one, &mut at_once] {
+            recorder.happened(&last, seen);
+            recorder.settle();
+        }
+        let (each, all) = (one_by_one.figures.read(), at_once.figures.read());
+        assert_eq!(all, each);
+        assert_eq!((all.generation_tokens, all.inter_token.count()), (5, 4));
+        assert_eq!(all.engine_lag.count(), 5);
+    }
 
     /// The I/O thread has no room for the second choice of a prompt, and takes the first one back,
     /// which has finished meanwhile.

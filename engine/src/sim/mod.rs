@@ -108,6 +108,16 @@ pub struct Event {
     pub what: What,
 }
 
+impl Event {
+    /// Whether it says all that `before`, the event before it, does: both are tokens of one job that
+    /// came to exist at the same instant.
+    pub fn speaks_for(&self, before: &Self) -> bool {
+        let are_tokens = matches!(self.what, What::Token { .. })
+            && matches!(before.what, What::Token { finish: None, .. });
+        are_tokens && self.job == before.job && self.at == before.at
+    }
+}
+
 /// What happened to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -125,7 +135,8 @@ pub enum What {
     Preempted,
     /// An output token exists. `index` counts from 1.
     Token {
-        /// Which output token, from 1.
+        /// Which output token, from 1. Where events are passed on, it may [speak for](Event::speaks_for)
+        /// some before it.
         index: Tokens,
         /// Set on the last one.
         finish: Option<Finish>,
