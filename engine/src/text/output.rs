@@ -5,6 +5,7 @@
 //! for, and asking costs no allocation, so that frames can be rendered again at any time.
 
 use std::iter;
+use std::ops::Range;
 
 use super::model_tokenizer::Token;
 use super::script::Script;
@@ -185,6 +186,21 @@ impl Output {
         self.within(script, spot.token).map_or(b"", |token| script.escaped(token))
     }
 
+    /// Appends the texts of tokens as the content of a JSON string: those that [`Self::escaped`] gives
+    /// one by one.
+    pub fn append_escaped(&self, tokens: Range<u32>, out: &mut Vec<u8>) {
+        let Range { mut start, end } = tokens;
+        while start < end {
+            let Spot { part, token } = self.locate(start);
+            let script = &self.part(part).script;
+            // Behind the last part's own tokens there is silence to the end.
+            let Some(token) = self.within(script, token) else { return };
+            let count = (script.len().get() - token).min(end - start);
+            script.append_escaped(token..token + count, out);
+            start += count;
+        }
+    }
+
     /// How many of the first `count` tokens are reasoning.
     pub fn reasoning_in(&self, count: Tokens) -> Tokens {
         let of = |part: &Part| said(part, count).min(part.script.len().get());
@@ -222,6 +238,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::seed::Seed;
+    use crate::text::model_tokenizer::REGEX;
     use crate::text::script::PieceTable;
 
     fn script(text: &str) -> Script {
@@ -261,5 +279,20 @@ mod tests {
         assert_eq!(said(&Output::content(script("a b")), 7), "a| b|a| b|a| b|a");
         let parts = vec![(Kind::Reasoning, script("Hm.")), (Kind::Content, script("a b"))];
         assert_eq!(said(&Output::new(parts, Beyond::Again), 7), "Hm|.|a| b|a| b|a");
+    }
+
+    #[test]
+    fn tokens_are_the_same_bytes_together_as_one_by_one() {
+        for beyond in [Beyond::Again, Beyond::Silence] {
+            let filler = Script::filler("x".into(), &REGEX, Seed::new(1), Tokens::new(3));
+            let parts = vec![(Kind::Reasoning, script("\"Hm.\"")), (Kind::Content, filler)];
+            let output = Output::new(parts, beyond);
+            for (start, end) in (0..12).flat_map(|end| (0..=end).map(move |start| (start, end))) {
+                let mut all = Vec::new();
+                output.append_escaped(start..end, &mut all);
+                let each: Vec<&[u8]> = (start..end).map(|k| output.escaped(k)).collect();
+                assert_eq!(all, each.concat(), "{start}..{end} {beyond:?}");
+            }
+        }
     }
 }

@@ -153,6 +153,18 @@ impl Script {
         }
     }
 
+    /// Appends the pieces of `range` as the content of a JSON string.
+    ///
+    /// # Panics
+    /// If the range goes beyond the length.
+    pub fn append_escaped(&self, range: Range<u32>, out: &mut Vec<u8>) {
+        match &self.body {
+            Body::Table(table) => out.extend_from_slice(table.escaped_range(range)),
+            Body::Filler(filler) => range.for_each(|k| out.extend_from_slice(filler.escaped(k))),
+            Body::Words(..) => range.for_each(|k| out.extend_from_slice(self.escaped(k))),
+        }
+    }
+
     /// The whole answer.
     pub fn text(&self) -> String {
         let mut text = String::new();

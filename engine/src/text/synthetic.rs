@@ -50,13 +50,12 @@ impl Filler {
             (Slot::Break, 2) => Slot::Start,
             (slot, _) => slot,
         };
-        let first_of_line = k == 0 || self.slot(k - 1) == Slot::Break;
         match slot {
             Slot::Stop => ".",
             Slot::Comma => ",",
             Slot::Break => "\n\n",
             Slot::Word => self.word(k).lower,
-            Slot::Start if first_of_line => &self.word(k).capital[1..],
+            Slot::Start if k == 0 || self.slot(k - 1) == Slot::Break => &self.word(k).capital[1..],
             Slot::Start => self.word(k).capital,
         }
     }

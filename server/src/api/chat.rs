@@ -210,9 +210,7 @@ impl Chat {
             Kind::ToolCall(Call { index, .. }) => Delta::Arguments { index: *index, escaped },
         };
         let usage = self.running_usage(answer, lane, Tokens::new(range.end), cached);
-        let rest = |out: &mut Vec<u8>| {
-            (range.start + 1..range.end).for_each(|k| out.extend_from_slice(output.escaped(k)));
-        };
+        let rest = |out: &mut Vec<u8>| output.append_escaped(range.start + 1..range.end, out);
         self.frames().begin_with(number(lane), delta, rest, out);
         let made = answer.lanes[lane].made();
         match kind {
@@ -375,8 +373,7 @@ impl Chat {
             let first = part.start.get();
             let say = |skip: u32, text: &mut Vec<u8>| {
                 text.reserve(6 * said as usize);
-                (first + skip..first + said)
-                    .for_each(|k| text.extend_from_slice(output.escaped(k)));
+                output.append_escaped(first + skip..first + said, text);
             };
             match &part.kind {
                 Kind::Content => {

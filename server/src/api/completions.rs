@@ -300,7 +300,7 @@ impl Completions {
             let text = |out: &mut Vec<u8>| {
                 self.echo(index, out);
                 let said = if self.hides_answer { 0 } else { progress.released.get() };
-                (0..said).for_each(|k| out.extend_from_slice(lane.output.escaped(k)));
+                lane.output.append_escaped(0..said, out);
             };
             let said = 0..if self.hides_answer { 0 } else { progress.released.get() };
             let tokenizer = &answer.served.models[answer.model].tokenizer;

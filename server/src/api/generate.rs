@@ -192,7 +192,7 @@ impl Generate {
         let usage = answer.usage_of(lane, progress.released, progress.cached);
         let of = &answer.lanes[lane];
         let text = |out: &mut Vec<u8>| {
-            (0..progress.released.get()).for_each(|k| out.extend_from_slice(of.output.escaped(k)));
+            of.output.append_escaped(0..progress.released.get(), out);
         };
         let end = progress.finish.map(|finish| match of.stopped_by(Some(finish)) {
             Some(text) => End::Text(text),

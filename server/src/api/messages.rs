@@ -169,7 +169,7 @@ impl Messages {
                     out.extend_from_slice(if is_whole { json.as_bytes() } else { b"{}" });
                 }
                 Block::Text | Block::Thinking => {
-                    range.for_each(|k| out.extend_from_slice(output.escaped(k)));
+                    output.append_escaped(range, out);
                 }
             });
         }

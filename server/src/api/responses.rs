@@ -549,7 +549,7 @@ fn text_of(output: &Output, at: usize, said: Tokens) -> impl Fn(&mut Vec<u8>) {
     let part = output.part(at);
     let first = part.start.get();
     let range = first + silent(&part.kind).min(said.get())..first + said.get();
-    move |out| range.clone().for_each(|k| out.extend_from_slice(output.escaped(k)))
+    move |out| output.append_escaped(range.clone(), out)
 }
 
 fn status(lane: &Lane, progress: &Progress) -> Status {

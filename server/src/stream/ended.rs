@@ -40,7 +40,7 @@ impl Ended {
         let output = &self.answer.lanes.first().output;
         let of_part = tokens - output.locate(tokens).token;
         let mut said: Vec<u8> = Vec::new();
-        (of_part..tokens).for_each(|k| said.extend_from_slice(output.escaped(k)));
+        output.append_escaped(of_part..tokens, &mut said);
         let before = said.len();
         said.extend_from_slice(output.escaped(tokens));
         let found = memchr::memmem::find(body, &said).filter(|_| !said.is_empty());
