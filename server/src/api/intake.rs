@@ -8,7 +8,6 @@ use std::num::IntErrorKind;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use http::HeaderName;
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
 use llmsim_engine::text::prompt::{Chain, ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::tokenizer;
@@ -26,7 +25,7 @@ use super::words;
 use crate::api;
 use crate::clock;
 use crate::helper::{self, Length};
-use crate::http::head::{self, Head};
+use crate::http::head::Head;
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
 use crate::lanes::Lanes;
@@ -153,20 +152,20 @@ pub(super) struct Naming {
 const KEPT: &str = "resp_";
 
 /// The header with which a client asks when things happened.
-const TIMING: HeaderName = HeaderName::from_static("x-llmsim-timing");
+const TIMING: &str = "x-llmsim-timing";
 
 /// The header with which a gateway sets a priority.
-const PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+const PRIORITY: &str = "x-vllm-priority";
 
 /// The header with which a gateway chooses a replica.
-const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+const RANK: &str = "x-data-parallel-rank";
 
 /// The header with which a gateway asks for a report of the load.
-const LOAD_FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
+const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 
 /// What Python's `int` makes of a header, as far as 64 bits go; nothing of what is no number.
-fn number_in(head: &Head, name: HeaderName) -> Option<i64> {
-    let number: Result<i64, _> = head::text(&head.headers, name)?.trim().parse();
+fn number_in(head: &Head, name: &str) -> Option<i64> {
+    let number: Result<i64, _> = head.headers.text(name)?.trim().parse();
     match number.as_ref().map_err(|error| error.kind()) {
         Ok(&number) => Some(number),
         Err(IntErrorKind::PosOverflow) => Some(i64::MAX),
@@ -182,9 +181,9 @@ impl Naming {
             id: if is_final { format!("{prefix}{}", id.as_str()) } else { io.make_id(prefix) },
             is_final,
             created: clock::unix_seconds(),
-            wants_timing: head::text(&head.headers, TIMING) == Some("1"),
+            wants_timing: head.headers.text(TIMING) == Some("1"),
             request_id: id.clone(),
-            load_report: head::text(&head.headers, LOAD_FORMAT).and_then(orca::Format::asked),
+            load_report: head.headers.text(LOAD_FORMAT).and_then(orca::Format::asked),
             priority: number_in(head, PRIORITY),
             rank: number_in(head, RANK),
         }
@@ -270,7 +269,7 @@ fn is_unparsed(error: &ApiError) -> bool {
 
 /// A body that is no JSON and does not claim to be: the type is the better hint.
 pub(super) fn hint_at_type(error: ApiError, head: &Head) -> ApiError {
-    match head::text(&head.headers, http::header::CONTENT_TYPE) {
+    match head.headers.text("content-type") {
         Some(kind) if is_unparsed(&error) && !kind.to_ascii_lowercase().contains("json") => {
             ApiError::unsupported_media_type(kind)
         }
@@ -381,7 +380,7 @@ impl<'a> Asked<'a> {
                     1 => "the model has one replica here, and its rank is 0.".to_owned(),
                     _ => format!("the model has {ranks} replicas here, ranks 0 to {}.", ranks - 1),
                 };
-                Err(ApiError::invalid_value(RANK.as_str().to_owned(), &why))
+                Err(ApiError::invalid_value(RANK, &why))
             }
         }
     }

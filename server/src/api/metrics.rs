@@ -9,13 +9,13 @@ use llmsim_engine::observe::family::Format;
 use llmsim_engine::wire::orca;
 
 use crate::helper::{self, Length};
-use crate::http::head::{self, Head};
+use crate::http::head::Head;
 use crate::http::response::Response;
 use crate::io_thread::Io;
 
 /// The scrape, in the format that `Accept` asks for.
 pub(crate) async fn scrape(io: &Io, head: &Head) -> Response {
-    let accept = head::text(&head.headers, http::header::ACCEPT).unwrap_or_default();
+    let accept = head.headers.text("accept").unwrap_or_default();
     let format = Format::accepted(accept);
     let (observatory, scope) = (Arc::clone(&io.observatory), io.served.scope);
     let adapters = Arc::clone(&io.served.adapters);

@@ -24,14 +24,14 @@ mod words;
 
 use std::sync::Arc;
 
-use http::{Method, header};
+use http::Method;
 use llmsim_engine::faults::Unready;
 use llmsim_engine::wire::error::{ApiError, ErrorHeader};
 
 use crate::args::ApiKeys;
 use crate::faults::admin;
 use crate::helper::{self, Length};
-use crate::http::head::{self, BadHead, Head, MAX_HEAD};
+use crate::http::head::{BadHead, Head, MAX_HEAD};
 use crate::http::response::{RequestId, Response};
 use crate::io_thread::Io;
 use crate::served::{Model, Served};
@@ -364,8 +364,6 @@ pub(crate) fn bad_head(bad: BadHead) -> ApiError {
     }
 }
 
-const X_API_KEY: header::HeaderName = header::HeaderName::from_static("x-api-key");
-
 /// With keys on, everything under `/v1` wants one, but a browser's question whether it may.
 fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
     let path = head.uri.path();
@@ -373,12 +371,12 @@ fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
     if keys.is_empty() || is_open {
         return Ok(());
     }
-    let bearer = head::text(&head.headers, header::AUTHORIZATION).and_then(|value| {
+    let bearer = head.headers.text("authorization").and_then(|value| {
         let (scheme, key) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
     // Anthropic's clients send theirs apart.
-    let key = bearer.or_else(|| head::text(&head.headers, X_API_KEY).map(str::trim));
+    let key = bearer.or_else(|| head.headers.text("x-api-key").map(str::trim));
     match key {
         Some(key) if keys.has(key) => Ok(()),
         Some(key) if !key.is_empty() => Err(ApiError::wrong_api_key(key)),
@@ -388,7 +386,7 @@ fn check_key(keys: &ApiKeys, head: &Head) -> Result<(), ApiError> {
 
 /// A body behind `Content-Encoding: gzip` and the like would be misread as malformed JSON.
 fn refuse_coding(head: &Head) -> Result<(), ApiError> {
-    match head::text(&head.headers, header::CONTENT_ENCODING) {
+    match head.headers.text("content-encoding") {
         Some(coding) if !coding.eq_ignore_ascii_case("identity") => {
             Err(ApiError::unsupported_content_encoding(coding))
         }
@@ -417,7 +415,7 @@ fn version() -> String {
 /// The answer to a browser that asks whether it may: it may.
 fn preflight(head: &Head, allow: Option<&'static str>) -> Response {
     let methods = allow.unwrap_or(GET_POST);
-    let wanted = head::text(&head.headers, header::ACCESS_CONTROL_REQUEST_HEADERS);
+    let wanted = head.headers.text("access-control-request-headers");
     // Names of headers only; nothing else of the client's goes back into a header.
     let fits = |names: &&str| {
         names.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_, ".contains(&byte))
@@ -472,6 +470,7 @@ mod tests {
     use bytes::BytesMut;
 
     use super::*;
+    use crate::http::head;
 
     fn routed(request_line: &str) -> Route {
         let text = format!("{request_line} HTTP/1.1\r\nHost: h\r\n\r\n");

@@ -13,7 +13,6 @@ pub(crate) mod respond;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use http::header;
 use llmsim_engine::config::{ModelSpec, gpus};
 use llmsim_engine::faults::{
     self, Asked, Buckets, Decision, Exceeded, Fault, GpuAt, LimitKind, Remaining, Rule, Settings,
@@ -25,7 +24,7 @@ use llmsim_engine::wire::error::ApiError;
 
 use crate::api;
 use crate::clock;
-use crate::http::head::{self, Head};
+use crate::http::head::Head;
 use crate::http::response::rfc3339;
 use log::Log;
 
@@ -195,7 +194,7 @@ impl Faults {
         if head.uri.path().starts_with("/admin/") {
             return false;
         }
-        self.asks.load(Ordering::Relaxed) || head.headers.contains_key(faults::HEADER)
+        self.asks.load(Ordering::Relaxed) || head.headers.get(faults::HEADER).is_some()
     }
 
     /// Whether what befalls a request with so long a body is found at once.
@@ -220,7 +219,7 @@ impl Faults {
         let generates = api::route(head).generates();
         let mut own = Vec::new();
         if plan.settings.headers != Some(false)
-            && let Some(words) = sent(head, faults::HEADER)
+            && let Some(words) = head.headers.text(faults::HEADER)
         {
             own = read_own(words, &format!("the header '{}'", faults::HEADER))?;
         }
@@ -237,17 +236,19 @@ impl Faults {
         let rules = || own.iter().chain(&plan.settings.rules);
         let text = seen.text.filter(|_| rules().any(|rule| rule.when.contains.is_some()));
         let text = text.map(|text| text.to_lowercase());
-        let bearer = head::text(&head.headers, header::AUTHORIZATION)
+        let bearer = head
+            .headers
+            .text("authorization")
             .and_then(|value| value.split_once(' '))
             .map(|(_, key)| key.trim());
-        let key = bearer.or_else(|| sent(head, "x-api-key"));
+        let key = bearer.or_else(|| head.headers.text("x-api-key"));
         let asked = Asked {
             path,
             generates,
             model: seen.model.as_deref(),
             key,
             text: text.as_deref(),
-            header: &|name| sent(head, name),
+            header: &|name| head.headers.text(name),
             content: faults::content_of(path, body),
             is_stream: seen.is_stream,
             load,
@@ -347,10 +348,6 @@ impl Plan {
     fn at(&self, now: SimTime) -> SimTime {
         SimTime::ZERO + now.saturating_since(self.since)
     }
-}
-
-fn sent<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
-    head.headers.get(name)?.to_str().ok()
 }
 
 fn read_own(words: &str, place: &str) -> Result<Vec<Rule>, ApiError> {

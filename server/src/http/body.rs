@@ -5,7 +5,7 @@
 //! a body over the limit is still read to its end (without being kept), so that the answer can be
 //! delivered on a connection whose other side is still writing.
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 
 use super::head::Framing;
 
@@ -139,13 +139,13 @@ impl BodyReader {
     /// Moves up to `left` bytes; returns how many are still to come.
     fn keep(&mut self, buffer: &mut BytesMut, left: u64) -> u64 {
         let now = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-        let bytes = buffer.split_to(now);
         if self.dropped == 0 && self.body.len() + now <= self.limit {
-            self.body.extend_from_slice(&bytes);
+            self.body.extend_from_slice(&buffer[..now]);
         } else if now > 0 {
             self.dropped += now as u64 + self.body.len() as u64;
             self.body = Vec::new();
         }
+        buffer.advance(now);
         left - now as u64
     }
 

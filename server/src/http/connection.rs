@@ -95,7 +95,7 @@ impl Link {
 
     async fn exchange(&mut self, mut head: Head) -> Result<(), Close> {
         let started = self.io.clock.now();
-        let id = self.io.request_id(head.headers.get("x-request-id").map(|id| id.as_bytes()));
+        let id = self.io.request_id(head.headers.get("x-request-id"));
         let mut exchange = Exchange {
             is_http10: head.is_http10,
             keep_alive: head.keep_alive,

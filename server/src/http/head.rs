@@ -1,24 +1,22 @@
 //! From bytes to the head of a request.
 //!
-//! `monoio-http`'s decoder does the parsing, behind a guard that makes its faults unreachable: it
-//! sets no limit on the size of a head, panics on a header name over 64 KiB, and accepts what lets
-//! two servers disagree on where a request ends (both framings at once, repeated lengths, bare line
-//! feeds, no or two hosts). The invariant: the decoder sees only complete heads of at most
-//! [`MAX_HEAD`] bytes whose lines all end in CR LF.
+//! `httparse` takes lines apart and `http` judges methods and targets; what lets two servers disagree on
+//! where a request ends (both framings at once, repeated lengths, bare line feeds, no or two hosts) is
+//! refused here. The invariant: the parser sees only complete heads of at most [`MAX_HEAD`] bytes whose
+//! lines all end in CR LF.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 
-use bytes::BytesMut;
-use http::header::{self, HeaderMap, HeaderName};
-use http::{Method, Uri, Version};
-use memchr::{memchr2_iter, memmem};
-use monoio_codec::{Decoded, Decoder};
-use monoio_http::h1::codec::decoder::{DecodeError, RequestHeadDecoder};
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{Method, Uri};
+use httparse::Status;
+use memchr::memchr2;
 
 /// The most bytes that a request line and headers may have together.
 pub(crate) const MAX_HEAD: usize = 16 * 1024;
 
-/// The most headers; the decoder's own bound.
+/// The most headers.
 const MAX_HEADERS: usize = 96;
 
 /// The head of a request, with its framing settled.
@@ -26,7 +24,7 @@ const MAX_HEADERS: usize = 96;
 pub(crate) struct Head {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
+    pub(crate) headers: Headers,
     /// Whether the client speaks HTTP/1.0, which knows no chunks.
     pub(crate) is_http10: bool,
     /// Whether the connection may serve another request afterwards.
@@ -62,89 +60,159 @@ const fn bad(message: &'static str) -> BadHead {
     BadHead { status: 400, message }
 }
 
+/// The headers of a request as they were sent. There are some twenty at most, of which a few are asked
+/// for: they are looked through, and none of their names is hashed.
+#[derive(Debug)]
+pub(crate) struct Headers {
+    head: Bytes,
+    lines: Vec<Line>,
+}
+
+/// Where a header stands in the head.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    name: Part,
+    value: Part,
+}
+
+/// A part of a head, which is at most [`MAX_HEAD`] bytes long.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: u16,
+    len: u16,
+}
+
+impl Headers {
+    /// The value of the first header of that name, in whatever case.
+    pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
+        self.all(name).next()
+    }
+
+    /// The same as text, if it is plain: visible ASCII, spaces and tabs.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
+        let value = self.get(name).filter(|value| value.iter().all(is_plain))?;
+        std::str::from_utf8(value).ok()
+    }
+
+    /// The values of all headers of that name, in their order.
+    fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let is_it = move |line: &&Line| {
+            usize::from(line.name.len) == name.len()
+                && self.part(line.name).eq_ignore_ascii_case(name.as_bytes())
+        };
+        self.lines.iter().filter(is_it).map(|line| self.part(line.value))
+    }
+
+    /// The value of the header of that name; `repeated` if there is more than one.
+    fn only(&self, name: &str, repeated: &'static str) -> Result<Option<&[u8]>, BadHead> {
+        let mut all = self.all(name);
+        let first = all.next();
+        if all.next().is_some() { Err(bad(repeated)) } else { Ok(first) }
+    }
+
+    fn part(&self, Part { start, len }: Part) -> &[u8] {
+        &self.head[usize::from(start)..][..usize::from(len)]
+    }
+}
+
 /// Takes one head from the front of `buffer`, or nothing while it is incomplete.
 ///
 /// # Errors
 /// A head that is too large (431), not HTTP/1 (400, 505) or ambiguous (400).
 pub(crate) fn take(buffer: &mut BytesMut) -> Result<Option<Head>, BadHead> {
     skip_empty_lines(buffer);
-    let window = &buffer[..buffer.len().min(MAX_HEAD)];
-    let Some(end) = memmem::find(window, b"\r\n\r\n").map(|at| at + 4) else {
-        if buffer.len() >= MAX_HEAD {
-            return Err(BadHead {
-                status: 431,
-                message: "The request line and headers are larger than 16 KiB.",
-            });
-        }
-        // A head that can never become valid is refused at once, not when its time is up.
-        check_lines(&buffer[..], Part::Unfinished)?;
-        return Ok(None);
-    };
-    check_lines(&buffer[..end], Part::Whole)?;
-    let is_foreign = speaks_another_version(&buffer[..end]);
-    let parts = match RequestHeadDecoder.decode(buffer) {
-        Ok(Decoded::Some(parts)) => parts,
-        Ok(_) => return Err(bad("The request head is malformed.")),
-        Err(_) if is_foreign => {
-            return Err(BadHead { status: 505, message: "Only HTTP/1 is spoken here." });
-        }
-        Err(error) => return Err(explain(&error)),
-    };
-    let is_http10 = parts.version == Version::HTTP_10;
-    check_host(&parts.headers, is_http10)?;
-    let framing = framing(&parts.headers, is_http10)?;
-    let expects_continue = expects_continue(&parts.headers, is_http10)?;
-    let keep_alive = keep_alive(&parts.headers, is_http10);
-    Ok(Some(Head {
-        method: parts.method,
-        uri: parts.uri,
-        headers: parts.headers,
-        is_http10,
-        keep_alive,
-        framing,
-        expects_continue,
-    }))
+    // A head that can never become valid is refused at once, not when its time is up.
+    match end(&buffer[..buffer.len().min(MAX_HEAD)])? {
+        Some(end) => parse(buffer.split_to(end).freeze()).map(Some),
+        None if buffer.len() < MAX_HEAD => Ok(None),
+        None => Err(BadHead {
+            status: 431,
+            message: "The request line and headers are larger than 16 KiB.",
+        }),
+    }
 }
 
 /// Line ends before a request line are skipped (RFC 9112, 2.2); some clients send one after a body.
 fn skip_empty_lines(buffer: &mut BytesMut) {
     while buffer.starts_with(b"\r\n") {
-        let _ = buffer.split_to(2);
+        buffer.advance(2);
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Unfinished,
-}
-
-/// Every CR belongs to a CR LF, every line has an end, no line is folded, and there are not too
-/// many of them.
-fn check_lines(head: &[u8], part: Part) -> Result<(), BadHead> {
-    let mut lines = 0;
-    for at in memchr2_iter(b'\r', b'\n', head) {
-        if head[at] == b'\r' {
-            match head.get(at + 1) {
-                Some(b'\n') => {}
-                None if part == Part::Unfinished => {}
-                _ => return Err(bad("A carriage return without a line feed in the request head.")),
-            }
-            continue;
-        }
-        if at == 0 || head[at - 1] != b'\r' {
+/// Where a head ends, if it does. Up to there every CR belongs to a CR LF, every line has an end, no
+/// line is folded, and there are not too many of them.
+fn end(head: &[u8]) -> Result<Option<usize>, BadHead> {
+    let (mut line, mut lines) = (0, 0);
+    while let Some(length) = memchr2(b'\r', b'\n', &head[line..]) {
+        if head[line + length] == b'\n' {
             return Err(bad("A line feed without a carriage return in the request head."));
         }
+        match head.get(line + length + 1) {
+            Some(b'\n') => {}
+            None => break,
+            Some(_) => {
+                return Err(bad("A carriage return without a line feed in the request head."));
+            }
+        }
+        line += length + 2;
+        if length == 0 {
+            return Ok(Some(line));
+        }
         lines += 1;
-        if matches!(head.get(at + 1), Some(b' ' | b'\t')) {
+        if matches!(head.get(line), Some(b' ' | b'\t')) {
             return Err(bad("Header lines must not be folded."));
         }
+        // The request line is none of them.
+        if lines > MAX_HEADERS + 1 {
+            return Err(BadHead { status: 431, message: "More than 96 request headers." });
+        }
     }
-    // The request line and the empty line are not headers.
-    if lines > MAX_HEADERS + 2 {
-        return Err(BadHead { status: 431, message: "More than 96 request headers." });
-    }
-    Ok(())
+    Ok(None)
+}
+
+/// Reads a complete head.
+fn parse(head: Bytes) -> Result<Head, BadHead> {
+    let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let malformed = || {
+        if speaks_another_version(&head) {
+            return BadHead { status: 505, message: "Only HTTP/1 is spoken here." };
+        }
+        bad("The request head is malformed.")
+    };
+    let is_read = request.parse_with_uninit_headers(&head, &mut room);
+    let (Ok(Status::Complete(_)), Some(method), Some(target), Some(version)) =
+        (is_read, request.method, request.path, request.version)
+    else {
+        return Err(malformed());
+    };
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| bad("The request method is malformed."))?;
+    let uri = Uri::from_maybe_shared(head.slice_ref(target.as_bytes()))
+        .map_err(|_| bad("The request target is malformed."))?;
+    let part = |part: &[u8]| {
+        let fits = |number: usize| u16::try_from(number).expect("a head is at most 16 KiB long");
+        let start = part.as_ptr().addr() - head.as_ptr().addr();
+        Part { start: fits(start), len: fits(part.len()) }
+    };
+    let line = |header: &httparse::Header<'_>| Line {
+        name: part(header.name.as_bytes()),
+        value: part(header.value),
+    };
+    let lines = request.headers.iter().map(line).collect();
+    let headers = Headers { head, lines };
+    let is_http10 = version == 0;
+    check_host(&headers, is_http10)?;
+    Ok(Head {
+        method,
+        uri,
+        is_http10,
+        keep_alive: keep_alive(&headers, is_http10),
+        framing: framing(&headers, is_http10)?,
+        expects_continue: expects_continue(&headers, is_http10)?,
+        headers,
+    })
 }
 
 /// Whether the request line is one of HTTP, but not of HTTP/1.0 or 1.1.
@@ -158,46 +226,25 @@ fn speaks_another_version(head: &[u8]) -> bool {
         })
 }
 
-/// The error is never cloned: cloning it recurses without end in 0.3.12.
-fn explain(error: &DecodeError) -> BadHead {
-    match error {
-        DecodeError::Uri(_) => bad("The request target is malformed."),
-        DecodeError::Method(_) => bad("The request method is malformed."),
-        _ => bad("The request head is malformed."),
-    }
-}
-
-fn check_host(headers: &HeaderMap, is_http10: bool) -> Result<(), BadHead> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (_, Some(_)) => Err(bad("More than one Host header.")),
-        (None, None) if !is_http10 => Err(bad("The Host header is missing.")),
+fn check_host(headers: &Headers, is_http10: bool) -> Result<(), BadHead> {
+    match headers.only("host", "More than one Host header.")? {
+        None if !is_http10 => Err(bad("The Host header is missing.")),
         _ => Ok(()),
     }
 }
 
 /// RFC 9112, 6.3, without its leniencies: what could be read in two ways is refused.
-fn framing(headers: &HeaderMap, is_http10: bool) -> Result<Framing, BadHead> {
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let length = lengths.next();
-    if lengths.next().is_some() {
-        return Err(bad("More than one Content-Length header."));
-    }
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    if codings.next().is_some() {
-        return Err(bad("More than one Transfer-Encoding header."));
-    }
+fn framing(headers: &Headers, is_http10: bool) -> Result<Framing, BadHead> {
+    let length = headers.only("content-length", "More than one Content-Length header.")?;
+    let coding = headers.only("transfer-encoding", "More than one Transfer-Encoding header.")?;
     match (length, coding) {
         (None, None) => Ok(Framing::Length(0)),
         (Some(_), Some(_)) => Err(bad("Both Content-Length and Transfer-Encoding.")),
-        (Some(length), None) => digits(length.as_bytes())
-            .map(Framing::Length)
-            .ok_or(bad("Content-Length must be a plain number.")),
-        (None, Some(_)) if is_http10 => Err(bad("HTTP/1.0 has no Transfer-Encoding.")),
-        (None, Some(coding)) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Ok(Framing::Chunked)
+        (Some(length), None) => {
+            digits(length).map(Framing::Length).ok_or(bad("Content-Length must be a plain number."))
         }
+        (None, Some(_)) if is_http10 => Err(bad("HTTP/1.0 has no Transfer-Encoding.")),
+        (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
         (None, Some(_)) => Err(bad("The only Transfer-Encoding understood is chunked.")),
     }
 }
@@ -209,12 +256,12 @@ fn digits(text: &[u8]) -> Option<u64> {
     Some(text.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')))
 }
 
-fn expects_continue(headers: &HeaderMap, is_http10: bool) -> Result<bool, BadHead> {
-    match headers.get(header::EXPECT) {
+fn expects_continue(headers: &Headers, is_http10: bool) -> Result<bool, BadHead> {
+    match headers.get("expect") {
         None => Ok(false),
         // RFC 9110, 10.1.1: ignored from an HTTP/1.0 client.
         Some(_) if is_http10 => Ok(false),
-        Some(value) if value.as_bytes().eq_ignore_ascii_case(b"100-continue") => Ok(true),
+        Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(true),
         Some(_) => Err(BadHead {
             status: 417,
             message: "The only expectation understood is 100-continue.",
@@ -222,21 +269,15 @@ fn expects_continue(headers: &HeaderMap, is_http10: bool) -> Result<bool, BadHea
     }
 }
 
-fn keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
+fn keep_alive(headers: &Headers, is_http10: bool) -> bool {
     let has = |token: &str| {
-        headers.get_all(header::CONNECTION).iter().any(|value| {
+        headers.all("connection").any(|value| {
             value
-                .as_bytes()
                 .split(|&byte| byte == b',')
                 .any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
         })
     };
     if has("close") { false } else { !is_http10 || has("keep-alive") }
-}
-
-/// The header's value as text, if it is there and plain.
-pub(crate) fn text(headers: &HeaderMap, name: impl Into<HeaderName>) -> Option<&str> {
-    headers.get(name.into()).and_then(|value| value.to_str().ok())
 }
 
 #[cfg(test)]
@@ -327,6 +368,19 @@ mod tests {
         assert_eq!(refused(&many), 431);
         let enough = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X: 1\r\n".repeat(95));
         assert!(read(&enough).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_header_is_found_in_whatever_case_and_is_text_only_if_it_is_plain() {
+        let bytes =
+            b"GET / HTTP/1.1\r\nhOST: h\r\nX-A:  one\ttwo \r\nx-a: second\r\nX-B: \xe9\r\n\r\n";
+        let head = take(&mut BytesMut::from(&bytes[..])).unwrap().unwrap();
+        assert_eq!(head.headers.get("host"), Some(&b"h"[..]));
+        assert_eq!(head.headers.text("x-a"), Some("one\ttwo"));
+        assert_eq!(head.headers.text("X-A"), Some("one\ttwo"));
+        assert_eq!(head.headers.all("x-a").count(), 2);
+        assert_eq!((head.headers.get("x-b"), head.headers.text("x-b")), (Some(&b"\xe9"[..]), None));
+        assert_eq!(head.headers.get("x"), None);
     }
 
     #[test]
