@@ -8,6 +8,7 @@ use std::num::IntErrorKind;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
+use aho_corasick::AhoCorasick;
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
 use llmsim_engine::text::prompt::{Chain, ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::tokenizer;
@@ -18,7 +19,7 @@ use llmsim_engine::wire::inputs::Input;
 use llmsim_engine::wire::orca;
 use llmsim_engine::wire::tools::Tools;
 use llmsim_engine::wire::within_floats;
-use memchr::memmem::{self, Finder};
+use memchr::memmem;
 
 use super::answer::{Answer, Draft, Format, Lane, Limits};
 use super::words;
@@ -52,10 +53,32 @@ fn longest_inline(served: &Served) -> usize {
     limits.min().unwrap_or(LONGEST_INLINE)
 }
 
-/// Words that lead to values being drawn from a schema or a pattern. They are searched in every
-/// body, and the making of a searcher takes longer than a search in a short one.
-static DRAWN: LazyLock<[Finder<'static>; 3]> =
-    LazyLock::new(|| ["schema", "parameters", "structured_outputs"].map(Finder::new));
+/// Words that lead to values being drawn from a schema or a pattern.
+const DRAWN: [&str; 3] = ["schema", "parameters", "structured_outputs"];
+
+/// Fields of vLLM's that name ids, or want them.
+const OF_IDS: [&str; 3] = ["token_ids", "prompt_logprobs", "return_logprob"];
+
+/// Words with which a conversation that is kept here goes on.
+const GOES_BACK: [&str; 2] = ["previous_response_id", "item_reference"];
+
+/// Words which together ask for the scores of a prompt.
+const SCORED: [&str; 2] = ["echo", "logprobs"];
+
+/// How the escape of an ASCII character begins.
+const ESCAPE: &str = "\\u00";
+
+/// All that is looked for in every body: one search finds nothing of it in nearly all of them.
+static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
+    let words = DRAWN.iter().chain(&OF_IDS).chain(&GOES_BACK).chain(&SCORED).chain([&ESCAPE]);
+    AhoCorasick::new(words).expect("a few short words fit into any automaton")
+});
+
+/// Whether a body certainly asks for nothing that may take longer than its length says, or that is for
+/// helpers alone.
+fn is_plain(body: &[u8]) -> bool {
+    !has_list_of_numbers(body) && !WORDS.is_match(body)
+}
 
 /// Words of a schema, or of a request with one, with which a small body can ask for much work: up to
 /// [`llmsim_engine::text::schema`]'s budget for every value, a call or a choice each.
@@ -77,52 +100,50 @@ const LABORIOUS: [&[u8]; 11] = [
 /// in the raw bytes, so a chat that only speaks of such things goes the long way too, which costs it
 /// a hand-over and nothing else.
 fn may_draw_long(body: &[u8]) -> bool {
-    let has_drawn = |word: &Finder<'_>| word.find(body).is_some();
     let has_laborious = |word: &&[u8]| memmem::find(body, word).is_some();
-    escapes_ascii(body) || DRAWN.iter().any(has_drawn) && LABORIOUS.iter().any(has_laborious)
+    escapes_ascii(body) || has_any(body, &DRAWN) && LABORIOUS.iter().any(has_laborious)
 }
 
 /// Whether a body may name tokens by their ids, or want them: an array of numbers, or one of vLLM's
 /// fields. The memory of ids is for helpers alone.
 fn may_touch_ids(body: &[u8]) -> bool {
+    has_list_of_numbers(body) || has_any(body, &OF_IDS)
+}
+
+fn has_list_of_numbers(body: &[u8]) -> bool {
     let is_number = |at: usize| {
         let inside = body[at + 1..].iter().find(|byte| !byte.is_ascii_whitespace());
         inside.is_some_and(u8::is_ascii_digit)
     };
     memchr::memchr_iter(b'[', body).any(is_number)
-        || escapes_ascii(body)
-        || OF_IDS.iter().any(|word| word.find(body).is_some())
 }
-
-/// Fields of vLLM's that name ids, or want them; searched in every body, see [`DRAWN`].
-static OF_IDS: LazyLock<[Finder<'static>; 3]> =
-    LazyLock::new(|| ["token_ids", "prompt_logprobs", "return_logprob"].map(Finder::new));
 
 /// Whether a body may go on with a conversation that is kept here, which may be any number of times
 /// longer.
 fn may_go_back(body: &[u8]) -> bool {
-    has(body, b"previous_response_id") || has(body, b"item_reference")
+    has_any(body, &GOES_BACK)
 }
 
 /// Whether the scores of a whole prompt may be wanted: 1.2 us for each of its tokens.
 fn may_score_prompt(body: &[u8]) -> bool {
-    body.len() > LONGEST_SCORED_INLINE && has(body, b"echo") && has(body, b"logprobs")
+    body.len() > LONGEST_SCORED_INLINE && SCORED.iter().all(|word| has_any(body, &[word]))
 }
 
 /// With its tokens scored: at most 0.3 ms.
 const LONGEST_SCORED_INLINE: usize = 1024;
 
-/// Whether a body may have a word, in whatever spelling.
-fn has(body: &[u8], word: &[u8]) -> bool {
-    memchr::memmem::find(body, word).is_some() || escapes_ascii(body)
+/// Whether a body may have any of these words, in whatever spelling.
+fn has_any(body: &[u8], words: &[&str]) -> bool {
+    let has = |word: &&str| memmem::find(body, word.as_bytes()).is_some();
+    words.iter().any(has) || escapes_ascii(body)
 }
 
 /// Whether an ASCII letter or sign is spelled as an escape: no client does, unless to hide it.
 fn escapes_ascii(body: &[u8]) -> bool {
     let Some(first) = memchr::memchr(b'\\', body) else { return false };
     let body = &body[first..];
-    let mut escapes = memmem::find_iter(body, b"\\u00");
-    escapes.any(|at| matches!(body.get(at + 4), Some(b'2'..=b'7')))
+    let mut escapes = memmem::find_iter(body, ESCAPE);
+    escapes.any(|at| matches!(body.get(at + ESCAPE.len()), Some(b'2'..=b'7')))
 }
 
 /// Reads a route's bodies.
@@ -229,13 +250,14 @@ pub(super) async fn answer(
 ) -> Result<Box<Answer>, ApiError> {
     let naming = enter(io, head, id, prefix)?;
     let served = Arc::clone(&io.served);
-    let draws_long = may_draw_long(&body);
-    let goes_back = may_go_back(&body);
-    let is_for_helper = draws_long || goes_back || may_touch_ids(&body) || may_score_prompt(&body);
+    let is_plain = is_plain(&body);
+    let takes_long = !is_plain && (may_draw_long(&body) || may_go_back(&body));
+    let is_for_helper =
+        !is_plain && (takes_long || may_touch_ids(&body) || may_score_prompt(&body));
     let prepared = if body.len() <= longest_inline(&served) && !is_for_helper {
         read(&body, &served, naming, prepare)
     } else {
-        let length = match draws_long || goes_back {
+        let length = match takes_long {
             true => Length::Long,
             false => Length::of_bytes(body.len()),
         };
@@ -685,6 +707,16 @@ mod tests {
         assert!(may_draw_long(&chat(r#","structured_outputs":{"regex":"(a|b)*"}"#)));
         let tool = r#","tools":[{"function":{"name":"f","parameters":{"allOf":[]}}}]"#;
         assert!(may_draw_long(&chat(tool)));
+    }
+
+    #[test]
+    fn what_is_found_in_a_body_is_not_plain() {
+        let plain = r#"{"model":"m","messages":[{"role":"user","content":"Ça va?\n"}],"n":1}"#;
+        assert!(is_plain(plain.as_bytes()));
+        let words = DRAWN.iter().chain(&OF_IDS).chain(&GOES_BACK).chain(&SCORED);
+        for word in words.chain(&[ESCAPE, "[ 1"]) {
+            assert!(!is_plain(format!(r#"{{"a":"{word}"}}"#).as_bytes()), "{word}");
+        }
     }
 
     #[test]
