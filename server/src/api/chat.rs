@@ -5,6 +5,7 @@
 //! checked whole before its answer begins.
 
 use std::borrow::Cow;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -62,9 +63,9 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = ChatRequest::parse(body)?;
-    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, naming)?;
     let model = asked.model;
     let conversation = Conversation::new(model, &request.tools, &request.messages)
         .ending(request.end)
@@ -103,7 +104,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     let continuous_usage = request.include_usage && request.continuous_usage;
     let manner = naming.manner(request.stream);
     let format = Format::Chat(Chat {
-        id: naming.id,
+        id: take(&mut naming.id),
         created: naming.created,
         model: request.model.as_ref().into(),
         frames,
@@ -506,8 +507,8 @@ models:
     fn draft(served: &Arc<Served>, more: &str) -> Draft {
         let body =
             format!(r#"{{"model":"m","messages":[{{"role":"user","content":"Hello"}}]{more}}}"#);
-        let naming = Naming::for_test("x");
-        prepare(body.as_bytes(), served, naming).unwrap_or_else(|error| panic!("{error:?}"))
+        let mut naming = Naming::for_test("x");
+        prepare(body.as_bytes(), served, &mut naming).unwrap_or_else(|error| panic!("{error:?}"))
     }
 
     #[test]

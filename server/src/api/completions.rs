@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -99,9 +100,9 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = CompletionRequest::parse(body)?;
-    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, naming)?;
     let model = asked.model;
     intake::in_vocabulary(model, &request.prompts, "prompt")?;
     let suffix = request.suffix.as_deref().unwrap_or_default();
@@ -170,7 +171,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
     });
     let manner = naming.manner(request.stream);
     let format = Format::Completions(Completions {
-        id: naming.id,
+        id: take(&mut naming.id),
         created: naming.created,
         model: request.model.as_ref().into(),
         frames,
@@ -466,7 +467,7 @@ mod tests {
         let prompt = "a".repeat(4000);
         let work = |more: &str| {
             let body = format!(r#"{{"model":"m","prompt":"{prompt}","n":2{more}}}"#);
-            let draft = prepare(body.as_bytes(), &served(), Naming::for_test("x"));
+            let draft = prepare(body.as_bytes(), &served(), &mut Naming::for_test("x"));
             draft.unwrap_or_else(|error| panic!("{error:?}")).answer.format.work(10)
         };
         assert_eq!(work(""), 10);

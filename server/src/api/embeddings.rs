@@ -47,7 +47,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = EmbeddingRequest::parse(body, DIMENSIONS)?;
     let asked = Asked::find(served, &request.model, request.priority)?;
     let model = asked.model;

@@ -57,7 +57,7 @@ pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) 
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = GenerateRequest::parse(body)?;
     let first = || served.first_model().name.as_str();
     let name = request.model.as_deref().unwrap_or_else(first);

@@ -147,10 +147,9 @@ fn escapes_ascii(body: &[u8]) -> bool {
 }
 
 /// Reads a route's bodies.
-pub(super) type Prepare = fn(&[u8], &Arc<Served>, Naming) -> Result<Draft, ApiError>;
+pub(super) type Prepare = fn(&[u8], &Arc<Served>, &mut Naming) -> Result<Draft, ApiError>;
 
-/// How an answer is called.
-#[derive(Clone)]
+/// How an answer is called. The id is taken by an answer, not by a refusal.
 pub(super) struct Naming {
     pub(super) id: String,
     /// The client's `x-request-id` wins over its `request_id` (vLLM's order).
@@ -271,13 +270,12 @@ pub(super) async fn answer(
 fn read(
     body: &[u8],
     served: &Arc<Served>,
-    naming: Naming,
+    mut naming: Naming,
     prepare: Prepare,
 ) -> Result<Draft, ApiError> {
-    let again = naming.clone();
-    match prepare(body, served, naming) {
+    match prepare(body, served, &mut naming) {
         Err(error) if is_unparsed(&error) => match within_floats(body) {
-            Some(body) => prepare(&body, served, again),
+            Some(body) => prepare(&body, served, &mut naming),
             None => Err(error),
         },
         prepared => prepared,

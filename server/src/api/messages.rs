@@ -4,6 +4,7 @@
 //! form; see [`Dialect`](crate::api::Dialect).
 
 use std::borrow::Cow;
+use std::mem::take;
 use std::sync::Arc;
 
 use llmsim_engine::text::output::{Kind, Part};
@@ -76,9 +77,9 @@ fn counted(body: &[u8], served: &Served) -> Result<Tokens, ApiError> {
     Ok(prompt.count(served, &request.model, None).tokens)
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = MessagesRequest::parse(body, Purpose::Answer)?;
-    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, naming)?;
     let model = asked.model;
     let prompt = Conversation::new(model, &request.tools, &request.messages).count(
         served,
@@ -95,9 +96,9 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: Naming) -> Result<Draft, A
     let lane = Speaker { served, model, wants: &wants, limits, places, thinking }.lane(&query)?;
     let manner = naming.manner(request.stream);
     let format = Format::Messages(Messages {
-        id: naming.id,
+        id: take(&mut naming.id),
         model: request.model.as_ref().into(),
-        request_id: naming.request_id,
+        request_id: naming.request_id.clone(),
     });
     Ok(Draft {
         answer: asked.answer(manner, [lane], format),

@@ -4,6 +4,7 @@
 //! has follows from the answer alone, so that any of them can be rendered again.
 
 use std::borrow::Cow;
+use std::mem::take;
 use std::sync::Arc;
 
 use llmsim_engine::text::logprobs;
@@ -210,9 +211,9 @@ fn discard(gone: Vec<Arc<Kept>>, helper: Option<&Helper>) {
     }
 }
 
-fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draft, ApiError> {
+fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Draft, ApiError> {
     let request = ResponsesRequest::parse(body)?;
-    let asked = Asked::through_gateway(served, &request.model, request.priority, &naming)?;
+    let asked = Asked::through_gateway(served, &request.model, request.priority, naming)?;
     let model = asked.model;
     let turns = turns(served, &request)?;
     let instructions = request.instructions.as_deref().filter(|text| !text.is_empty());
@@ -261,7 +262,12 @@ fn prepare(body: &[u8], served: &Arc<Served>, mut naming: Naming) -> Result<Draf
         is_stream: request.stream,
     };
     let frames = Arc::new(frames);
-    let format = Format::Responses(ResponsesFormat { id: naming.id, frames, before, helper: None });
+    let format = Format::Responses(ResponsesFormat {
+        id: take(&mut naming.id),
+        frames,
+        before,
+        helper: None,
+    });
     Ok(Draft {
         answer: asked.answer(manner, [lane], format),
         chains: vec![prompt.chain],

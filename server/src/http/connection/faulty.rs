@@ -243,7 +243,7 @@ impl Link {
     /// goes on; `Ok(false)`: the exchange is over.
     pub(super) async fn strike(
         &mut self,
-        open: &mut OpenGeneration,
+        open: &mut OpenGeneration<'_>,
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
@@ -318,7 +318,7 @@ impl Link {
     /// event as vLLM sends it if the stream has begun.
     pub(super) async fn crash(
         &mut self,
-        open: &mut OpenGeneration,
+        open: &mut OpenGeneration<'_>,
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,

@@ -138,7 +138,7 @@ impl Link {
     /// The generation is over, and the socket is this task's again.
     async fn complete(
         &mut self,
-        mut open: OpenGeneration,
+        mut open: OpenGeneration<'_>,
         exchange: Exchange,
         id: &RequestId,
         started: SimTime,
@@ -187,16 +187,16 @@ pub(super) struct Times {
 }
 
 /// An entry in the table of generations that is closed whatever happens to its connection's task.
-pub(super) struct OpenGeneration {
+pub(super) struct OpenGeneration<'a> {
     io: Rc<Io>,
     pub(super) address: Address,
     is_open: bool,
-    request: RequestId,
+    request: &'a RequestId,
 }
 
-impl OpenGeneration {
-    fn new(io: &Rc<Io>, address: Address, request: &RequestId) -> Self {
-        Self { io: Rc::clone(io), address, is_open: true, request: request.clone() }
+impl<'a> OpenGeneration<'a> {
+    fn new(io: &Rc<Io>, address: Address, request: &'a RequestId) -> Self {
+        Self { io: Rc::clone(io), address, is_open: true, request }
     }
 
     /// All tokens exist and, for a stream, are sent.
@@ -225,7 +225,7 @@ impl OpenGeneration {
     }
 }
 
-impl Drop for OpenGeneration {
+impl Drop for OpenGeneration<'_> {
     fn drop(&mut self) {
         if self.is_open {
             self.io.give_up(self.address, Outcome::Cut);
