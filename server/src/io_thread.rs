@@ -313,7 +313,7 @@ impl Io {
     pub(crate) fn submit(
         &self,
         conn: &Rc<Conn>,
-        answer: Answer,
+        answer: Box<Answer>,
         delivery: Delivery,
         received: SimTime,
         fault: Option<Box<InStream>>,

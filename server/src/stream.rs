@@ -76,7 +76,7 @@ impl Generations {
     pub(crate) fn open(
         &mut self,
         conn: Rc<Conn>,
-        answer: Answer,
+        answer: Box<Answer>,
         replica: Replica,
         delivery: Delivery,
         received: SimTime,

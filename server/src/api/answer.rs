@@ -429,7 +429,7 @@ impl Answer {
 /// An answer whose tokens are decided, but have not been gone through.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    pub(crate) answer: Answer,
+    pub(crate) answer: Box<Answer>,
     /// With prefix caching, of each lane: the keys of its prompt, to be continued with those of the
     /// output.
     pub(crate) chains: Vec<Option<Chain>>,
@@ -460,7 +460,7 @@ impl Draft {
 
     /// Goes through the tokens; a helper thread does it if they are many. However small a request
     /// is, its answer may fill the context.
-    pub(crate) async fn finish(self, helper: &Helper) -> Answer {
+    pub(crate) async fn finish(self, helper: &Helper) -> Box<Answer> {
         let is_keyed = self.chains.iter().any(Option::is_some);
         let learns = self.answer.format.tells_ids();
         let passes = (self.stops.len() + usize::from(is_keyed) + usize::from(learns)) as u64;
@@ -475,7 +475,7 @@ impl Draft {
         }
     }
 
-    pub(crate) fn complete(self) -> Answer {
+    pub(crate) fn complete(self) -> Box<Answer> {
         let Self { mut answer, chains, stops, keeps_match, min_tokens } = self;
         let mut chains = chains.into_iter();
         let stops = Stops { strings: &stops, keeps_match, after: min_tokens };

@@ -330,7 +330,7 @@ async fn leave(
     match prepared {
         Ok(draft) => {
             draft.check_size()?;
-            Ok(Box::new(draft.finish(&io.helper).await))
+            Ok(draft.finish(&io.helper).await)
         }
         Err(error) => Err(hint_at_type(error, head)),
     }
@@ -411,9 +411,9 @@ impl<'a> Asked<'a> {
         manner: Manner,
         lanes: impl IntoIterator<Item = Lane>,
         format: Format,
-    ) -> Answer {
+    ) -> Box<Answer> {
         let is_own = self.model.name == self.name;
-        Answer {
+        Box::new(Answer {
             model: self.place,
             is_stream: manner.is_stream,
             wants_timing: manner.wants_timing,
@@ -424,7 +424,7 @@ impl<'a> Asked<'a> {
             format,
             served: Arc::clone(self.served),
             adapter: if is_own { None } else { self.served.adapters.lease(self.name) },
-        }
+        })
     }
 }
 

@@ -112,8 +112,10 @@ impl Link {
             exchange.keep_alive = false;
         }
         let mut fate = Fate::default();
-        let verdict;
-        (head, body, verdict) = self.ask(head, body, received).await;
+        let mut verdict = Ok(None);
+        if self.io.served.faults.may_befall(&head) {
+            (head, body, verdict) = self.ask(head, body, received).await;
+        }
         match verdict {
             Ok(None) => {}
             Ok(Some(verdict)) => {
@@ -148,7 +150,7 @@ impl Link {
                     Some(refusal) => self.respond(refusal, exchange, &id, started).await?,
                     None => {
                         let times = Times { started, received };
-                        self.generate(*answer, exchange, &id, times, fate).await?;
+                        self.generate(answer, exchange, &id, times, fate).await?;
                     }
                 }
             }

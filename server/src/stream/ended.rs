@@ -12,7 +12,7 @@ use crate::served::Replica;
 /// What a generation is after its connection has taken it out of the table.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) answer: Answer,
+    pub(crate) answer: Box<Answer>,
     pub(crate) replica: Replica,
     pub(crate) progress: Lanes<Progress>,
     /// Lanes whose jobs the engine still works on.

@@ -68,7 +68,7 @@ pub(super) struct Generation {
     received: SimTime,
     replica: Replica,
     delivery: Delivery,
-    answer: Answer,
+    answer: Box<Answer>,
 }
 
 /// How the answer goes out.
@@ -114,7 +114,7 @@ impl Generation {
     /// An answer of which nothing is decided yet.
     pub(super) fn new(
         conn: Rc<Conn>,
-        answer: Answer,
+        answer: Box<Answer>,
         replica: Replica,
         delivery: Delivery,
         received: SimTime,

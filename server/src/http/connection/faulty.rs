@@ -61,12 +61,9 @@ const FOR_EVER: SimSpan = SimSpan::from_ms(7 * 86_400_000);
 const DRIP: SimSpan = SimSpan::from_ms(10);
 
 impl Link {
-    /// Whether, and what, is to befall a request. One that nothing can befall costs a look at a flag.
+    /// What is to befall a request that something may befall.
     pub(super) async fn ask(&self, head: Head, body: Vec<u8>, now: SimTime) -> Asked {
         let faults = &self.io.served.faults;
-        if !faults.may_befall(&head) {
-            return (head, body, Ok(None));
-        }
         let load = self.io.observatory.in_flight();
         if faults.is_quick(body.len()) {
             let verdict = faults.ask(&head, &body, load, now);

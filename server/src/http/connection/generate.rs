@@ -32,7 +32,7 @@ const LOOK_FOR_CLIENT: SimSpan = SimSpan::from_ms(500);
 impl Link {
     pub(super) async fn generate(
         &mut self,
-        answer: Answer,
+        answer: Box<Answer>,
         exchange: Exchange,
         id: &RequestId,
         times: Times,
