@@ -345,7 +345,6 @@ impl Io {
                 let mut engines = self.engines.borrow_mut();
                 let (engine, recorder) = &mut engines[usize::from(seat)];
                 let mut reports = self.reports.borrow_mut();
-                let now = self.clock.now();
                 for lane in 0..lanes {
                     let job = generations.job(address.lane(lane));
                     let id = job.id;
@@ -371,7 +370,7 @@ impl Io {
                         }
                     }
                 }
-                self.run_engine(engine, recorder, &mut reports);
+                self.run_engine(now, engine, recorder, &mut reports);
                 let is_left = generations.apply_and_send(address, &reports);
                 reports.clear();
                 if is_left || self.engines_have_more.get() {
@@ -542,22 +541,28 @@ impl Hall {
     }
 
     /// Lets an engine on this thread tell what fits into a turn.
-    fn run_engine(&self, engine: &mut Engine, recorder: &mut Recorder, reports: &mut Vec<Report>) {
+    fn run_engine(
+        &self,
+        now: SimTime,
+        engine: &mut Engine,
+        recorder: &mut Recorder,
+        reports: &mut Vec<Report>,
+    ) {
         let mut events = self.events.borrow_mut();
-        engine.advance_some(self.clock.now(), EVENTS_PER_TURN, &mut events);
+        engine.advance_some(now, EVENTS_PER_TURN, &mut events);
         if engine.deadline().is_some() {
             self.engines_have_more.set(true);
         }
         let released = self.clock.now();
-        let mut told = events.drain(..).peekable();
-        while let Some(event) = told.next() {
+        for (at, event) in events.iter().enumerate() {
             // An answer's tokens all exist at once, and the last says so.
-            if told.peek().is_some_and(|next| next.speaks_for(&event)) {
+            if events.get(at + 1).is_some_and(|next| next.speaks_for(event)) {
                 continue;
             }
-            recorder.happened(&event, released);
-            reports.push(Report::Event(event, released));
+            recorder.happened(event, released);
+            reports.push(Report::Event(*event, released));
         }
+        events.clear();
         recorder.settle();
     }
 
@@ -570,7 +575,7 @@ impl Hall {
         let mut generations = self.generations.borrow_mut();
         for (engine, recorder) in self.engines.borrow_mut().iter_mut() {
             if engine.deadline().is_some() {
-                self.run_engine(engine, recorder, &mut reports);
+                self.run_engine(self.clock.now(), engine, recorder, &mut reports);
                 reports.drain(..).for_each(|report| generations.apply(&report));
             }
         }

@@ -63,8 +63,11 @@ impl Link {
         let dialect = exchange.dialect;
         let too_large = || dialect.error(&ApiError::body_too_large(limit as u64), id);
         let mut reader = BodyReader::new(head.framing, limit);
-        self.expire_in(self.io.served.limits.body_time);
         let mut progress = reader.advance(&mut self.buffer);
+        match progress {
+            Ok(Progress::Whole) => self.conn.never_expire(),
+            _ => self.expire_in(self.io.served.limits.body_time),
+        }
         if head.expects_continue && progress == Ok(Progress::Unfinished) {
             if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
                 exchange.keep_alive = false;
