@@ -3,6 +3,7 @@
 //! Nearly every request has one, which is looked at for every token, so the first is held in place
 //! and the others behind a pointer. The invariant: there is always a first.
 
+use std::convert::Infallible;
 use std::iter;
 use std::ops::{Index, IndexMut};
 
@@ -17,13 +18,22 @@ impl<T> Lanes<T> {
     /// The most lanes of one request: a lane's number has 16 bits in an address.
     pub(crate) const MOST: usize = 1 << 16;
 
-    /// All of `lanes`; nothing if there are none.
-    pub(crate) fn of(lanes: impl IntoIterator<Item = T>) -> Option<Self> {
+    /// All of `lanes`.
+    ///
+    /// # Panics
+    /// If there are none: every request is for at least one choice.
+    pub(crate) fn of(lanes: impl IntoIterator<Item = T>) -> Self {
+        let Ok(all) = Self::try_of(lanes.into_iter().map(Ok::<T, Infallible>));
+        all
+    }
+
+    /// The same of lanes that may fail: all, or the first failure.
+    pub(crate) fn try_of<E>(lanes: impl IntoIterator<Item = Result<T, E>>) -> Result<Self, E> {
         let mut lanes = lanes.into_iter();
-        let first = lanes.next()?;
-        let others: Box<[T]> = lanes.collect();
+        let first = lanes.next().expect("there is at least one lane")?;
+        let others: Box<[T]> = lanes.collect::<Result<_, E>>()?;
         assert!(others.len() < Self::MOST, "so many lanes are refused with the request");
-        Some(Self { first, others })
+        Ok(Self { first, others })
     }
 
     pub(crate) fn len(&self) -> usize {

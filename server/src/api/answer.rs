@@ -431,7 +431,7 @@ impl Answer {
 pub(crate) struct Draft {
     pub(crate) answer: Box<Answer>,
     /// With prefix caching, of each lane: the keys of its prompt, to be continued with those of the
-    /// output.
+    /// output. Without, they may be left out.
     pub(crate) chains: Vec<Option<Chain>>,
     /// Strings that end a lane.
     pub(crate) stops: Vec<String>,
@@ -569,7 +569,7 @@ pub(super) mod tests {
             load_report: None,
             priority: 0,
             rank: None,
-            lanes: Lanes::of([lane]).unwrap(),
+            lanes: Lanes::of([lane]),
             format,
             served: chat::tests::served(),
             adapter: None,
@@ -583,7 +583,7 @@ pub(super) mod tests {
         let finish = if lane.stop_after.is_some() { Finish::Stop } else { Finish::Length };
         let cached = Tokens::new(4);
         let progress = Progress { cached, released, finish: Some(finish) };
-        let all = Lanes::of([progress]).unwrap();
+        let all = Lanes::of([progress]);
         let (format, mut out) = (&answer.format, Vec::new());
         format.open_stream(answer, &mut out);
         format.open_lane(answer, 0, &mut out);

@@ -20,7 +20,7 @@ use llmsim_engine::wire::sse::{DONE, Delta, End, StreamFrames, StreamHead};
 use llmsim_engine::wire::token_ids::push_ids;
 use llmsim_engine::wire::usage::Usage;
 
-use super::answer::{Answer, Draft, Format, Lane, Limits, Progress, SCORE_BYTES, SCORED};
+use super::answer::{Answer, Draft, Format, Limits, Progress, SCORE_BYTES, SCORED};
 use super::intake::{self, Asked, Conversation, Naming};
 use super::telling::Telling;
 use super::tokens;
@@ -55,6 +55,12 @@ pub(crate) struct Chat {
 /// The beginning of an answer's id.
 const PREFIX: &str = "chatcmpl-";
 
+/// Bytes of most bodies, beside what is said.
+const BODY_ROOM: usize = 704;
+
+/// Bytes of a token's text that most texts do not need, so that a buffer need not grow.
+const TEXT_ROOM: usize = 8;
+
 /// Answers a chat request.
 pub(crate) async fn answer(io: &Io, head: &Head, body: Vec<u8>, id: &RequestId) -> Reply {
     match intake::answer(io, head, body, id, PREFIX, prepare).await {
@@ -81,10 +87,8 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
     let facts = Facts::of(&request.messages);
     let thinking = request.most_thinking;
     let speaker = Speaker { served, model, wants: &wants, limits, places, thinking };
-    let lanes: Result<Vec<Lane>, ApiError> = (0..request.choices)
-        .map(|choice| speaker.lane(&facts.query(model, &request.model, request.seed, choice)))
-        .collect();
-    let lanes = lanes?;
+    let lane = |choice| speaker.lane(&facts.query(model, &request.model, request.seed, choice));
+    let lanes = Lanes::try_of((0..request.choices).map(lane))?;
     let telling = Telling::new(&request.tokens, 1, |_| {
         tokens::of_prompt(served, model, &request.tokens, &conversation)
     });
@@ -100,7 +104,10 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
             include_usage,
         })
     });
-    let chains = vec![prompt.chain; lanes.len()];
+    let chains = match prompt.chain {
+        None => Vec::new(),
+        chain => vec![chain; lanes.len()],
+    };
     let continuous_usage = request.include_usage && request.continuous_usage;
     let manner = naming.manner(request.stream);
     let format = Format::Chat(Chat {
@@ -322,7 +329,8 @@ impl Chat {
             fingerprint: &answer.served.fingerprint,
             usage: answer.usage(progress),
         };
-        let mut body = Vec::with_capacity(1024 + 6 * completion.usage.completion.get() as usize);
+        let text = TEXT_ROOM * completion.usage.completion.get() as usize;
+        let mut body = Vec::with_capacity(BODY_ROOM + text);
         completion.open(&mut body);
         for (lane, progress) in progress.iter().enumerate() {
             self.whole_choice(answer, lane, progress, &mut body);
@@ -373,7 +381,7 @@ impl Chat {
             }
             let first = part.start.get();
             let say = |skip: u32, text: &mut Vec<u8>| {
-                text.reserve(6 * said as usize);
+                text.reserve(TEXT_ROOM * said as usize);
                 output.append_escaped(first + skip..first + said, text);
             };
             match &part.kind {

@@ -187,7 +187,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
         hides_answer,
     });
     Ok(Draft {
-        answer: asked.answer(manner, lanes, format),
+        answer: asked.answer(manner, Lanes::of(lanes), format),
         chains,
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: request.include_stop,

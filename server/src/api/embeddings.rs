@@ -26,6 +26,7 @@ use crate::api::{self, Reply};
 use crate::http::head::Head;
 use crate::http::response::RequestId;
 use crate::io_thread::Io;
+use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
 
@@ -97,11 +98,16 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
     }
     let mut body = Vec::new();
     write_body(&naming.id, naming.created, &request.model, tokens, &vectors, &mut body);
-    let chains = lanes.iter().map(|_| None).collect();
     let manner = naming.manner(false);
     let format = Format::Embeddings(Embeddings { body: RefCell::new(body) });
-    let answer = asked.answer(manner, lanes, format);
-    Ok(Draft { answer, chains, stops: Vec::new(), keeps_match: false, min_tokens: Tokens::ZERO })
+    let answer = asked.answer(manner, Lanes::of(lanes), format);
+    Ok(Draft {
+        answer,
+        chains: Vec::new(),
+        stops: Vec::new(),
+        keeps_match: false,
+        min_tokens: Tokens::ZERO,
+    })
 }
 
 /// An input's text, and what it counts.

@@ -109,7 +109,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
         scored,
     });
     Ok(Draft {
-        answer: asked.answer(manner, lanes, format),
+        answer: asked.answer(manner, Lanes::of(lanes), format),
         chains,
         stops: sampling.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: sampling.include_stop,

@@ -8,7 +8,7 @@ use std::num::IntErrorKind;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 use llmsim_engine::text::model_tokenizer::{ModelTokenizer, Token, Tokenizer};
 use llmsim_engine::text::prompt::{Chain, ChainSpec, End, Message, PromptReader};
 use llmsim_engine::text::tokenizer;
@@ -71,7 +71,10 @@ const ESCAPE: &str = "\\u00";
 /// All that is looked for in every body: one search finds nothing of it in nearly all of them.
 static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
     let words = DRAWN.iter().chain(&OF_IDS).chain(&GOES_BACK).chain(&SCORED).chain([&ESCAPE]);
-    AhoCorasick::new(words).expect("a few short words fit into any automaton")
+    // Only searches for the leftmost of them go sixteen bytes at a time.
+    let mut builder = AhoCorasick::builder();
+    builder.match_kind(MatchKind::LeftmostFirst);
+    builder.build(words).expect("a few short words fit into any automaton")
 });
 
 /// Whether a body certainly asks for nothing that may take longer than its length says, or that is for
@@ -405,13 +408,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// An answer of it; it has at least one lane. An adapter counts as in use as long as it lives.
-    pub(super) fn answer(
-        self,
-        manner: Manner,
-        lanes: impl IntoIterator<Item = Lane>,
-        format: Format,
-    ) -> Box<Answer> {
+    /// An answer of it. An adapter counts as in use as long as it lives.
+    pub(super) fn answer(self, manner: Manner, lanes: Lanes<Lane>, format: Format) -> Box<Answer> {
         let is_own = self.model.name == self.name;
         Box::new(Answer {
             model: self.place,
@@ -420,7 +418,7 @@ impl<'a> Asked<'a> {
             load_report: manner.load_report,
             priority: self.priority,
             rank: self.rank,
-            lanes: Lanes::of(lanes).expect("every request is for at least one choice"),
+            lanes,
             format,
             served: Arc::clone(self.served),
             adapter: if is_own { None } else { self.served.adapters.lease(self.name) },

@@ -101,7 +101,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
         request_id: naming.request_id.clone(),
     });
     Ok(Draft {
-        answer: asked.answer(manner, [lane], format),
+        answer: asked.answer(manner, Lanes::of([lane]), format),
         chains: vec![prompt.chain],
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: false,

@@ -269,7 +269,7 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
         helper: None,
     });
     Ok(Draft {
-        answer: asked.answer(manner, [lane], format),
+        answer: asked.answer(manner, Lanes::of([lane]), format),
         chains: vec![prompt.chain],
         stops: request.stop.into_iter().map(Cow::into_owned).collect(),
         keeps_match: false,
