@@ -439,12 +439,7 @@ impl Responses {
             Some((index, hit)) => (&self.entries[index], hit),
             None => (&self.default, None),
         };
-        let choice = Choice {
-            seed: query.seed.unwrap_or(self.seed),
-            id: &entry.id,
-            input,
-            number: query.choice,
-        };
+        let choice = Choice::of(query.seed.unwrap_or(self.seed), &entry.id, input, query.choice);
         let id = || Arc::clone(&entry.id);
         let rendered = |template: &Template| render(template, query, input, hit.as_ref());
         let script = |says: &Says, length: &str, filler: &str| match says {
@@ -568,23 +563,19 @@ fn render_json(
 }
 
 /// What a choice depends on; see the module's documentation.
-struct Choice<'a> {
-    seed: i64,
-    id: &'a str,
-    input: &'a str,
-    number: u32,
-}
+struct Choice(Seed);
 
-impl Choice<'_> {
-    fn seed(&self, purpose: &str) -> Seed {
-        let seed = Seed::new(self.seed.cast_unsigned())
-            .with(self.id.as_bytes())
-            .with(self.input.as_bytes());
-        let seed = match self.number {
+impl Choice {
+    fn of(seed: i64, id: &str, input: &str, number: u32) -> Self {
+        let seed = Seed::new(seed.cast_unsigned()).with(id.as_bytes()).with(input.as_bytes());
+        Self(match number {
             0 => seed,
             number => seed.with(b"choice").with(&number.to_le_bytes()),
-        };
-        seed.with(purpose.as_bytes())
+        })
+    }
+
+    fn seed(&self, purpose: &str) -> Seed {
+        self.0.with(purpose.as_bytes())
     }
 
     fn below(&self, purpose: &str, bound: u64) -> u64 {

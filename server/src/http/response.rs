@@ -215,15 +215,15 @@ impl Ids {
 
     /// `prefix` and 32 hexadecimal digits.
     pub(crate) fn next(&mut self, prefix: &str) -> String {
-        let mut id = String::with_capacity(prefix.len() + 32);
-        id.push_str(prefix);
-        for _ in 0..2 {
-            let word = self.random.next_u64();
-            let digits: [u8; 16] = std::array::from_fn(|place| {
-                b"0123456789abcdef"[(word >> (60 - 4 * place)) as usize & 15]
-            });
-            id.push_str(std::str::from_utf8(&digits).expect("hexadecimal digits are ASCII"));
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let words: [[u8; 8]; 2] = std::array::from_fn(|_| self.random.next_u64().to_be_bytes());
+        let mut digits = [0; 32];
+        for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+            *two = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
         }
+        let mut id = String::with_capacity(prefix.len() + digits.len());
+        id.push_str(prefix);
+        id.push_str(std::str::from_utf8(&digits).expect("hexadecimal digits are ASCII"));
         id
     }
 }
