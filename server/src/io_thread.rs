@@ -160,9 +160,9 @@ const SENDS_BETWEEN_TASKS: usize = 32;
 /// Sockets taken in between two looks at the rings, at some 3 µs each.
 const WELCOMES_PER_TURN: usize = 16;
 
-/// Events that an engine on this thread may tell in one turn: some 40 µs. A longer answer comes in
-/// slices, with looks at the rings between them.
-const EVENTS_PER_TURN: usize = 1024;
+/// Tokens that an engine on this thread may make in one turn: some 40 µs if they are sent one by one. A
+/// longer answer comes in slices, with looks at the rings between them.
+const TOKENS_PER_TURN: usize = 1024;
 
 /// How often time-outs are looked at, and so how much later than asked they may come.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -549,20 +549,15 @@ impl Hall {
         reports: &mut Vec<Report>,
     ) {
         let mut events = self.events.borrow_mut();
-        engine.advance_some(now, EVENTS_PER_TURN, &mut events);
+        engine.advance_some(now, TOKENS_PER_TURN, &mut events);
         if engine.deadline().is_some() {
             self.engines_have_more.set(true);
         }
         let released = self.clock.now();
-        for (at, event) in events.iter().enumerate() {
-            // An answer's tokens all exist at once, and the last says so.
-            if events.get(at + 1).is_some_and(|next| next.speaks_for(event)) {
-                continue;
-            }
-            recorder.happened(event, released);
-            reports.push(Report::Event(*event, released));
+        for event in events.drain(..) {
+            recorder.happened(&event, released);
+            reports.push(Report::Event(event, released));
         }
-        events.clear();
         recorder.settle();
     }
 

@@ -108,16 +108,6 @@ pub struct Event {
     pub what: What,
 }
 
-impl Event {
-    /// Whether it says all that `before`, the event before it, does: both are tokens of one job that
-    /// came to exist at the same instant.
-    pub fn speaks_for(&self, before: &Self) -> bool {
-        let are_tokens = matches!(self.what, What::Token { .. })
-            && matches!(before.what, What::Token { finish: None, .. });
-        are_tokens && self.job == before.job && self.at == before.at
-    }
-}
-
 /// What happened to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -135,8 +125,7 @@ pub enum What {
     Preempted,
     /// An output token exists. `index` counts from 1.
     Token {
-        /// Which output token, from 1. Where events are passed on, it may [speak for](Event::speaks_for)
-        /// some before it.
+        /// Which output token, from 1. Of those of one instant, the last may speak for all.
         index: Tokens,
         /// Set on the last one.
         finish: Option<Finish>,
@@ -332,10 +321,10 @@ impl Engine {
     }
 
     /// Like [`advance`](Self::advance), but a job that is alone may be left in the middle of its
-    /// tokens once `most` events or a few more are told: [`deadline`](Self::deadline) then says
-    /// that there is more, and the next call goes on. In order for each job, not across jobs. Of
-    /// use where the thread that calls has other things to do; only [`Instant`] can have so much to
-    /// tell at one instant.
+    /// tokens once `most` of them exist: [`deadline`](Self::deadline) then says that there is more,
+    /// and the next call goes on. In order for each job, not across jobs; and of its tokens, the last
+    /// that exists may speak for all before it. Of use where the thread that calls has other things
+    /// to do; only [`Instant`] can have so much to tell at one instant.
     pub fn advance_some(&mut self, now: SimTime, most: usize, out: &mut Vec<Event>) {
         match self {
             Self::Instant(engine) => engine.advance_some(now, most, out),

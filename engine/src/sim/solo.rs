@@ -52,6 +52,21 @@ struct Arrived {
     is_admitted: bool,
 }
 
+impl Arrived {
+    /// Its admission, the first time.
+    fn admit(&mut self) -> Option<Event> {
+        let is_new = !std::mem::replace(&mut self.is_admitted, true);
+        let what = What::Admitted { cached: Tokens::ZERO };
+        is_new.then_some(Event { at: self.at, job: self.job, what })
+    }
+
+    fn token(&self, index: u32) -> Event {
+        let finish = (index == self.tokens.get()).then_some(self.finish);
+        let what = What::Token { index: Tokens::new(index), finish };
+        Event { at: self.at, job: self.job, what }
+    }
+}
+
 impl Instant {
     /// An idle engine.
     pub fn new() -> Self {
@@ -88,7 +103,11 @@ impl Instant {
 
     /// See [`Engine::advance`](crate::sim::Engine::advance).
     pub fn advance(&mut self, now: SimTime, out: &mut Vec<Event>) {
-        self.advance_some(now, usize::MAX, out);
+        self.pass_to(now);
+        while let Some(mut arrived) = self.arrived.pop_front() {
+            out.extend(arrived.admit());
+            out.extend((arrived.told + 1..=arrived.tokens.get()).map(|index| arrived.token(index)));
+        }
     }
 
     /// See [`Engine::advance_some`](crate::sim::Engine::advance_some). Jobs with more to tell take
@@ -99,19 +118,13 @@ impl Instant {
         while left > 0
             && let Some(mut arrived) = self.arrived.pop_front()
         {
-            let Arrived { at, job, tokens, finish, .. } = arrived;
-            if !std::mem::replace(&mut arrived.is_admitted, true) {
-                out.push(Event { at, job, what: What::Admitted { cached: Tokens::ZERO } });
-            }
+            out.extend(arrived.admit());
             let more = u32::try_from(left).unwrap_or(u32::MAX);
-            let end = tokens.get().min(arrived.told.saturating_add(more));
-            out.extend((arrived.told + 1..=end).map(|index| {
-                let finish = (index == tokens.get()).then_some(finish);
-                Event { at, job, what: What::Token { index: Tokens::new(index), finish } }
-            }));
+            let end = arrived.tokens.get().min(arrived.told.saturating_add(more));
+            out.push(arrived.token(end));
             left -= (end - arrived.told) as usize;
             arrived.told = end;
-            if end < tokens.get() {
+            if end < arrived.tokens.get() {
                 self.arrived.push_back(arrived);
             }
         }

@@ -328,10 +328,10 @@ fn an_answer_of_a_million_tokens_is_made_in_slices_and_holds_up_nobody() {
             stage.io.give_way().await;
             turns += 1;
             // The connection's own turn and the dispatcher's.
-            assert!(made(&stage) - before <= 2 * EVENTS_PER_TURN as u64);
+            assert!(made(&stage) - before <= 2 * TOKENS_PER_TURN as u64);
             assert_eq!(stage.sent() - sent, turns);
         }
-        assert!(turns >= u64::from(TOKENS) / (2 * EVENTS_PER_TURN as u64));
+        assert!(turns >= u64::from(TOKENS) / (2 * TOKENS_PER_TURN as u64));
     });
 }
 
