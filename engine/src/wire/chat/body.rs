@@ -52,7 +52,7 @@ pub(in crate::wire) enum Member {
     safety_identifier,
     prompt_cache_key,
 
-    // vLLM's own.
+    // vLLM's own: all from here on.
     top_k,
     min_p,
     repetition_penalty,
@@ -132,6 +132,12 @@ impl<'a> Raw<'a> {
         }
         let found = self.kinds.iter().find(|(sent, _)| *sent == member);
         found.map_or(Kind::Absent, |(_, kind)| *kind)
+    }
+
+    /// Whether any of vLLM's own members was sent.
+    pub(in crate::wire) fn has_vllm(&self) -> bool {
+        const ALL: u128 = bit(Member::Unknown) - bit(Member::top_k);
+        self.sent & ALL != 0
     }
 
     fn has(&self, member: Member) -> bool {

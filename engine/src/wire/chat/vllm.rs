@@ -76,11 +76,31 @@ pub(in crate::wire) struct VllmFields<'a> {
     pub(in crate::wire) most_thinking: Option<Tokens>,
 }
 
+impl VllmFields<'_> {
+    /// Those of a request that has none.
+    const NONE: Self = Self {
+        end: PromptEnd::AnswerBegins,
+        min_tokens: Tokens::ZERO,
+        ignore_eos: false,
+        include_stop: false,
+        priority: 0,
+        cache_salt: None,
+        request_id: None,
+        tokens: TokenFields::NONE,
+        structured_outputs: None,
+        include_reasoning: true,
+        most_thinking: None,
+    };
+}
+
 pub(in crate::wire) fn check<'a>(
     raw: &mut Raw<'a>,
     max_tokens: Option<Tokens>,
     stream: bool,
 ) -> Result<VllmFields<'a>, ApiError> {
+    if !raw.has_vllm() {
+        return Ok(VllmFields::NONE);
+    }
     sampling(raw)?;
     let end = template(raw)?;
     let min_tokens = min_tokens(raw.get(Member::min_tokens), max_tokens, "max_tokens")?;
