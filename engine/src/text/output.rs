@@ -94,7 +94,7 @@ impl Output {
             part
         });
         let first = parts.next().expect("an answer has at least one part");
-        let others = parts.collect();
+        let others = if parts.len() == 0 { Box::default() } else { parts.collect() };
         Self { first, others, beyond, len: start }
     }
 

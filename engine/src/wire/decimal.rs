@@ -3,6 +3,9 @@
 
 /// Appends a number in decimal digits.
 pub fn push_decimal(out: &mut Vec<u8>, number: u64) {
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number;

@@ -126,6 +126,9 @@ pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 fn write_status(out: &mut Vec<u8>, status: u16) {
     // An HTTP/1.0 client, too, is answered in the server's own version (RFC 9110, 6.2).
+    if status == 200 {
+        return out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    }
     out.extend_from_slice(b"HTTP/1.1 ");
     push_decimal(out, u64::from(status));
     out.push(b' ');
@@ -139,10 +142,11 @@ fn write_common(out: &mut Vec<u8>, exchange: Exchange, request_id: &RequestId, d
     if exchange.dialect == Dialect::Anthropic {
         push_header(out, "request-id", request_id.as_str());
     }
-    push_header(out, "access-control-allow-origin", "*");
-    // Rate limits and retries among them, whatever their names. Counts for requests without cookies,
-    // the only ones that the line above lets in.
-    push_header(out, "access-control-expose-headers", "*");
+    // What is exposed are rate limits and retries among others, whatever their names. The second star
+    // counts for requests without cookies, the only ones that the first lets in.
+    out.extend_from_slice(
+        b"access-control-allow-origin: *\r\naccess-control-expose-headers: *\r\n",
+    );
     if !exchange.keep_alive {
         push_header(out, "connection", "close");
     } else if exchange.is_http10 {
@@ -215,17 +219,29 @@ impl Ids {
 
     /// `prefix` and 32 hexadecimal digits.
     pub(crate) fn next(&mut self, prefix: &str) -> String {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let words: [[u8; 8]; 2] = std::array::from_fn(|_| self.random.next_u64().to_be_bytes());
-        let mut digits = [0; 32];
-        for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
-            *two = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-        }
-        let mut id = String::with_capacity(prefix.len() + digits.len());
+        let halves = [self.random.next_u64(), self.random.next_u64()].map(hexadecimal);
+        let digits = std::str::from_utf8(halves.as_flattened());
+        let mut id = String::with_capacity(prefix.len() + 32);
         id.push_str(prefix);
-        id.push_str(std::str::from_utf8(&digits).expect("hexadecimal digits are ASCII"));
+        id.push_str(digits.expect("hexadecimal digits are ASCII"));
         id
     }
+}
+
+/// The digits of a number, all at once: each goes to a byte of its own, and becomes a character there.
+fn hexadecimal(number: u64) -> [u8; 16] {
+    /// The same byte sixteen times.
+    const fn all(byte: u8) -> u128 {
+        u128::from_ne_bytes([byte; 16])
+    }
+    let mut digits = u128::from(number);
+    digits = (digits | digits << 32) & 0x0000_0000_ffff_ffff_0000_0000_ffff_ffff;
+    digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff_0000_ffff_0000_ffff;
+    digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff_00ff_00ff_00ff_00ff;
+    digits = (digits | digits << 4) & all(0x0f);
+    // One for each digit above nine.
+    let letters = (digits + all(6)) >> 4 & all(1);
+    (digits + all(b'0') + letters * u128::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
 /// The time of day as HTTP's `date` header wants it.
