@@ -160,7 +160,7 @@ impl Script {
     pub fn append_escaped(&self, range: Range<u32>, out: &mut Vec<u8>) {
         match &self.body {
             Body::Table(table) => out.extend_from_slice(table.escaped_range(range)),
-            Body::Filler(filler) => range.for_each(|k| out.extend_from_slice(filler.escaped(k))),
+            Body::Filler(filler) => filler.append_escaped(range, out),
             Body::Words(..) => range.for_each(|k| out.extend_from_slice(self.escaped(k))),
         }
     }

@@ -8,6 +8,8 @@
 //! paragraph every [`PARAGRAPH`] tokens. Every piece is plain ASCII; its only characters that JSON
 //! escapes are the line feeds between paragraphs.
 
+use std::ops::Range;
+
 use super::prompt::{self, Message};
 use crate::seed::Seed;
 use crate::units::Tokens;
@@ -41,9 +43,15 @@ impl Filler {
     /// # Panics
     /// If `k` is not below the length.
     pub fn piece(&self, k: u32) -> &'static str {
+        self.laid_out(k, self.layout(k))
+    }
+
+    /// The piece at `k`, where its paragraph is laid out like that.
+    fn laid_out(&self, k: u32, layout: &Layout) -> &'static str {
         assert!(k < self.len, "piece {k} of {}", self.len);
         let at_end = self.len - k;
-        let slot = match (self.slot(k), at_end) {
+        let place = k % PARAGRAPH;
+        let slot = match (layout[place as usize], at_end) {
             // The text ends with a full stop, and no two stops may touch: they would be one token.
             (_, 1) if self.len > 1 => Slot::Stop,
             (Slot::Comma | Slot::Stop, 2) => Slot::Word,
@@ -55,7 +63,8 @@ impl Filler {
             Slot::Comma => ",",
             Slot::Break => "\n\n",
             Slot::Word => self.word(k).lower,
-            Slot::Start if k == 0 || self.slot(k - 1) == Slot::Break => &self.word(k).capital[1..],
+            // After a break there is no space.
+            Slot::Start if place == 0 => &self.word(k).capital[1..],
             Slot::Start => self.word(k).capital,
         }
     }
@@ -65,15 +74,29 @@ impl Filler {
     /// # Panics
     /// If `k` is not below the length.
     pub fn escaped(&self, k: u32) -> &'static [u8] {
-        match self.piece(k) {
-            "\n\n" => br"\n\n",
-            plain => plain.as_bytes(),
+        escaped(self.piece(k))
+    }
+
+    /// Appends the pieces of `range` as the content of a JSON string.
+    ///
+    /// # Panics
+    /// If the range goes beyond the length.
+    pub fn append_escaped(&self, range: Range<u32>, out: &mut Vec<u8>) {
+        let Range { mut start, end } = range;
+        while start < end {
+            let layout = self.layout(start);
+            let next = end.min((start / PARAGRAPH + 1) * PARAGRAPH);
+            for k in start..next {
+                out.extend_from_slice(escaped(self.laid_out(k, layout)));
+            }
+            start = next;
         }
     }
 
-    fn slot(&self, k: u32) -> Slot {
+    /// That of the paragraph of piece `k`.
+    fn layout(&self, k: u32) -> &'static Layout {
         let layout = self.random(Purpose::Layout, k / PARAGRAPH) % LAYOUTS.len() as u64;
-        LAYOUTS[layout as usize][(k % PARAGRAPH) as usize]
+        &LAYOUTS[layout as usize]
     }
 
     fn word(&self, k: u32) -> &'static Word {
@@ -84,6 +107,14 @@ impl Filler {
     fn random(&self, purpose: Purpose, k: u32) -> u64 {
         let index = u64::from(k) << 1 | purpose as u64;
         Seed::new(self.base.wrapping_add(index)).value()
+    }
+}
+
+/// A piece as the content of a JSON string.
+fn escaped(piece: &'static str) -> &'static [u8] {
+    match piece {
+        "\n\n" => br"\n\n",
+        plain => plain.as_bytes(),
     }
 }
 
@@ -111,7 +142,10 @@ pub const PARAGRAPH: u32 = 96;
 /// A sentence of a layout: its tokens with the full stop, and where its comma is (0: none).
 type Sentence = (usize, usize);
 
-const LAYOUTS: [[Slot; PARAGRAPH as usize]; 8] = [
+/// What stands where in a paragraph. Its only break is its last place.
+type Layout = [Slot; PARAGRAPH as usize];
+
+static LAYOUTS: [Layout; 8] = [
     layout(&[(9, 0), (16, 7), (12, 0), (21, 9), (8, 0), (17, 5), (12, 4)]),
     layout(&[(14, 6), (7, 0), (19, 8), (11, 0), (15, 5), (10, 0), (19, 12)]),
     layout(&[(11, 0), (18, 4), (13, 0), (6, 0), (22, 11), (10, 0), (15, 7)]),
@@ -124,7 +158,7 @@ const LAYOUTS: [[Slot; PARAGRAPH as usize]; 8] = [
 
 /// Lays sentences out; they must fill all but the last place of a paragraph. Checked at compile
 /// time.
-const fn layout(sentences: &[Sentence]) -> [Slot; PARAGRAPH as usize] {
+const fn layout(sentences: &[Sentence]) -> Layout {
     let mut slots = [Slot::Word; PARAGRAPH as usize];
     let mut at = 0;
     let mut i = 0;
