@@ -210,7 +210,7 @@ impl Simulated {
             let why = format!("{tokens} prompt and {max_tokens} output tokens exceed {context}");
             return Err(refused(400, &why));
         }
-        let facts = Facts::of(&messages);
+        let facts = Facts::of(messages.iter().copied());
         let query = Query { model: &request.model, seed: request.seed, tokenizer, ..facts.query() };
         let reply = self.responses.reply(&query);
         let reply = reply.thinking(self.model.reasoning, request.most_thinking);

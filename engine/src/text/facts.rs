@@ -18,15 +18,15 @@ pub struct Facts<'m> {
 
 impl<'m> Facts<'m> {
     /// Those of a conversation.
-    pub fn of(messages: &[Message<'m>]) -> Self {
+    pub fn of(messages: impl DoubleEndedIterator<Item = Message<'m>> + Clone) -> Self {
         let texts = |roles: &'static [&'static str]| {
-            let of = messages.iter().filter(move |message| roles.contains(&message.role));
+            let of = messages.clone().filter(move |message| roles.contains(&message.role));
             of.map(|message| message.content)
         };
         let is_result = |message: &Message<'_>| matches!(message.role, "tool" | "function");
-        let results = messages.iter().rposition(|message| !is_result(message));
-        let results = &messages[results.map_or(0, |before| before + 1)..];
-        let results: Vec<&str> = results.iter().map(|message| message.content).collect();
+        let results = messages.clone().rev().take_while(is_result);
+        let mut results: Vec<&str> = results.map(|message| message.content).collect();
+        results.reverse();
         Self {
             input: texts(&["user"]).next_back().unwrap_or_default(),
             system: texts(&["system", "developer"]).collect::<Vec<_>>().join("\n"),
@@ -61,18 +61,18 @@ mod tests {
             says("developer", "be kind"),
             says("user", "two"),
         ];
-        let facts = Facts::of(&begun);
+        let facts = Facts::of(begun.into_iter());
         let query = facts.query();
         assert_eq!((query.input, query.system, query.turn), ("two", "be brief\nbe kind", 2));
         assert_eq!(query.tool_result, None);
 
         let asked = [says("assistant", ""), says("tool", "5 C"), says("function", "windy")];
         let all = [&begun[..], &asked].concat();
-        assert_eq!(Facts::of(&all).query().tool_result, Some("5 C\nwindy"));
+        assert_eq!(Facts::of(all.iter().copied()).query().tool_result, Some("5 C\nwindy"));
         // They count only where the conversation ends with them.
         let all = [&all[..], &[says("user", "three")]].concat();
-        assert_eq!(Facts::of(&all).query().tool_result, None);
-        let facts = Facts::of(&[]);
+        assert_eq!(Facts::of(all.iter().copied()).query().tool_result, None);
+        let facts = Facts::of([].into_iter());
         let nothing = facts.query();
         assert_eq!((nothing.input, nothing.system, nothing.turn), ("", "", 0));
     }

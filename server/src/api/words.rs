@@ -66,7 +66,7 @@ impl<'m> Facts<'m> {
         let all = messages
             .iter()
             .map(|Message { role, content }| prompt::Message { role: role.as_str(), content });
-        Self(facts::Facts::of(&all.collect::<Vec<_>>()))
+        Self(facts::Facts::of(all))
     }
 
     /// `asked` is the name by which the model was asked for.
