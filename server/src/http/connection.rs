@@ -103,11 +103,8 @@ impl Link {
             dialect: Dialect::of(&head),
         };
         let route = api::route(&head);
-        let mut body = match self.read_body(&head, &mut exchange, &id, started).await? {
-            Some(body) => body,
-            None => return self.after(exchange),
-        };
-        let received = self.io.clock.now();
+        let body = self.read_body(&head, &mut exchange, &id, started).await?;
+        let Some((mut body, received)) = body else { return self.after(exchange) };
         if self.io.is_draining() {
             exchange.keep_alive = false;
         }

@@ -51,23 +51,25 @@ impl Link {
         }
     }
 
-    /// The body, or nothing if the request has been answered already since it was too large.
+    /// The body, and when it was whole; or nothing if the request has been answered already since it was
+    /// too large.
     pub(super) async fn read_body(
         &mut self,
         head: &Head,
         exchange: &mut Exchange,
         id: &RequestId,
         started: SimTime,
-    ) -> Result<Option<Vec<u8>>, Close> {
+    ) -> Result<Option<(Vec<u8>, SimTime)>, Close> {
         let limit = self.io.served.limits.body;
         let dialect = exchange.dialect;
         let too_large = || dialect.error(&ApiError::body_too_large(limit as u64), id);
         let mut reader = BodyReader::new(head.framing, limit);
         let mut progress = reader.advance(&mut self.buffer);
-        match progress {
-            Ok(Progress::Whole) => self.conn.never_expire(),
-            _ => self.expire_in(self.io.served.limits.body_time),
+        if progress == Ok(Progress::Whole) {
+            self.conn.never_expire();
+            return Ok(Some((reader.into_body(), started)));
         }
+        self.expire_in(self.io.served.limits.body_time);
         if head.expects_continue && progress == Ok(Progress::Unfinished) {
             if matches!(head.framing, head::Framing::Length(length) if length > limit as u64) {
                 exchange.keep_alive = false;
@@ -78,7 +80,9 @@ impl Link {
         }
         loop {
             match progress {
-                Ok(Progress::Whole) => return Ok(Some(reader.into_body())),
+                Ok(Progress::Whole) => {
+                    return Ok(Some((reader.into_body(), self.io.clock.now())));
+                }
                 Ok(Progress::TooLarge) => {
                     self.respond(too_large(), *exchange, id, started).await?;
                     return Ok(None);
