@@ -16,6 +16,7 @@
 //! marks are one token each, with ids of their own beyond the vocabulary if it has none for them.
 
 use std::hash::{BuildHasher, Hasher};
+use std::iter::Peekable;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
@@ -81,9 +82,9 @@ pub enum Progress {
 /// Call [`step`](Self::step) until it is done, then take [`tokens`](Self::tokens) and
 /// [`into_chain`](Self::into_chain).
 #[derive(Clone, Debug)]
-pub struct PromptReader<'a> {
+pub struct PromptReader<'a, M: Iterator<Item = Message<'a>>> {
     tokenizer: &'a Tokenizer,
-    messages: std::vec::IntoIter<Message<'a>>,
+    messages: Peekable<M>,
     end: End,
     current: Option<Pieces<'a>>,
     tally: Tally,
@@ -114,10 +115,10 @@ impl Tally {
     }
 }
 
-impl<'a> PromptReader<'a> {
+impl<'a, M: Iterator<Item = Message<'a>>> PromptReader<'a, M> {
     /// A reader at the first of `messages`; makes block keys if `chain` says how.
     pub fn new(
-        messages: impl IntoIterator<Item = Message<'a>>,
+        messages: impl IntoIterator<Item = Message<'a>, IntoIter = M>,
         chain: Option<ChainSpec<'_>>,
     ) -> Self {
         Self::with(&REGEX, messages, chain)
@@ -127,13 +128,12 @@ impl<'a> PromptReader<'a> {
     /// however long it is.
     pub fn with(
         tokenizer: &'a Tokenizer,
-        messages: impl IntoIterator<Item = Message<'a>>,
+        messages: impl IntoIterator<Item = Message<'a>, IntoIter = M>,
         chain: Option<ChainSpec<'_>>,
     ) -> Self {
-        let messages: Vec<Message<'a>> = messages.into_iter().collect();
         Self {
             tokenizer,
-            messages: messages.into_iter(),
+            messages: messages.into_iter().peekable(),
             end: End::default(),
             current: None,
             tally: Tally {
@@ -233,8 +233,8 @@ impl<'a> PromptReader<'a> {
     }
 
     /// Whether the message that was taken last has no end.
-    fn is_left_open(&self) -> bool {
-        self.end == End::Open && self.messages.as_slice().is_empty()
+    fn is_left_open(&mut self) -> bool {
+        self.end == End::Open && self.messages.peek().is_none()
     }
 
     /// Reads a message as a real model does; returns how many bytes that were.
