@@ -34,7 +34,7 @@ use crate::faults::in_stream::InStream;
 use crate::gpu_thread::Address;
 use crate::helper::{self, Helper};
 use crate::http::connection::{self, Conn, Signal};
-use crate::http::response::{Ids, RequestId, Response, http_date};
+use crate::http::response::{Ids, RequestId, http_date};
 use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::outbox::Outbox;
@@ -317,10 +317,10 @@ impl Io {
         delivery: Delivery,
         received: SimTime,
         fault: Option<Box<InStream>>,
-    ) -> Result<Address, Response> {
+    ) -> Result<Address, ApiError> {
         let now = self.clock.now();
         let Some(replica) = self.served.next_replica(answer.model, answer.rank, now) else {
-            return Err(answer.format.refusal(&ApiError::asleep()));
+            return Err(ApiError::asleep());
         };
         let mut generations = self.generations.borrow_mut();
         let address = generations.open(Rc::clone(conn), answer, replica, delivery, received, fault);
@@ -334,10 +334,9 @@ impl Io {
                     let order = Order::Submit { seat, at, received, job, siblings };
                     let handed_over = self.outboxes.borrow_mut()[usize::from(thread)].submit(order);
                     if handed_over.is_err() {
-                        let refused = generations.close(address, Outcome::Refused);
+                        generations.close(address, Outcome::Refused);
                         (0..lane).for_each(|lane| self.cancel(replica.home, address.lane(lane)));
-                        let format = &refused.expect("it was just opened").answer.format;
-                        return Err(format.refusal(&ApiError::overloaded(1)));
+                        return Err(ApiError::overloaded(1));
                     }
                 }
             }

@@ -28,9 +28,7 @@ use super::generate::Generate;
 use super::messages::Messages;
 use super::responses::ResponsesFormat;
 use crate::adapters::Lease;
-use crate::api;
 use crate::helper::{self, Helper, Length};
-use crate::http::response::Response;
 use crate::lanes::Lanes;
 use crate::metrics::timing::Timing;
 use crate::served::Served;
@@ -267,18 +265,6 @@ impl Format {
             _ => false,
         }
     }
-
-    /// A refusal that comes when the answer is decided: the engine's.
-    pub(crate) fn refusal(&self, error: &ApiError) -> Response {
-        match self {
-            Self::Messages(message) => message.refusal(error),
-            Self::Chat(_)
-            | Self::Completions(_)
-            | Self::Embeddings(_)
-            | Self::Responses(_)
-            | Self::Generate(_) => api::error(error),
-        }
-    }
 }
 
 impl Lane {
@@ -410,9 +396,9 @@ impl Answer {
     }
 
     /// An engine's refusal of a lane, as the client sees it.
-    pub(crate) fn refused(&self, lane: usize, why: Refusal) -> Response {
+    pub(crate) fn refused(&self, lane: usize, why: Refusal) -> ApiError {
         let (lane, model) = (&self.lanes[lane], &self.served.models[self.model]);
-        self.format.refusal(&match why {
+        match why {
             Refusal::QueueFull => ApiError::overloaded(1),
             Refusal::Down => ApiError::down(1),
             Refusal::PromptTooLong => {
@@ -422,7 +408,7 @@ impl Answer {
                 let needed = u64::from(lane.prompt.get()) + u64::from(lane.max_tokens.get());
                 ApiError::never_fits(model.kv_tokens(), needed)
             }
-        })
+        }
     }
 }
 

@@ -162,8 +162,6 @@ pub(super) struct Naming {
     pub(super) wants_timing: bool,
     /// A gateway wants to know how much there is to do here.
     load_report: Option<orca::Format>,
-    /// Of the request: what its headers say.
-    pub(super) request_id: RequestId,
     /// vLLM's `X-Vllm-Priority`, where it is a number.
     priority: Option<i64>,
     /// vLLM's `X-data-parallel-rank`, where it is a number.
@@ -205,7 +203,6 @@ impl Naming {
             is_final,
             created: clock::unix_seconds(),
             wants_timing: head.headers.text(TIMING) == Some("1"),
-            request_id: id.clone(),
             load_report: head.headers.text(LOAD_FORMAT).and_then(orca::Format::asked),
             priority: number_in(head, PRIORITY),
             rank: number_in(head, RANK),
@@ -214,13 +211,11 @@ impl Naming {
 
     #[cfg(test)]
     pub(super) fn for_test(id: &str) -> Self {
-        let mut ids = crate::http::response::Ids::new(0);
         Self {
             id: id.to_owned(),
             is_final: true,
             created: 0,
             wants_timing: false,
-            request_id: RequestId::new(None, &mut ids),
             load_report: None,
             priority: None,
             rank: None,

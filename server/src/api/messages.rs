@@ -36,7 +36,6 @@ pub(crate) struct Messages {
     id: String,
     /// As the client named it.
     model: Box<str>,
-    request_id: RequestId,
 }
 
 /// Answers a request for a message.
@@ -98,7 +97,6 @@ fn prepare(body: &[u8], served: &Arc<Served>, naming: &mut Naming) -> Result<Dra
     let format = Format::Messages(Messages {
         id: take(&mut naming.id),
         model: request.model.as_ref().into(),
-        request_id: naming.request_id.clone(),
     });
     Ok(Draft {
         answer: asked.answer(manner, Lanes::of([lane]), format),
@@ -183,11 +181,6 @@ impl Messages {
         }
         out
     }
-
-    /// A refusal that comes when the answer is decided: the engine's.
-    pub(crate) fn refusal(&self, refusal: &ApiError) -> Response {
-        error(refusal, &self.request_id)
-    }
 }
 
 fn block_of(part: &Part) -> Block<'_> {
@@ -222,14 +215,9 @@ fn stop_reason<'a>(lane: &'a Lane, progress: &Progress) -> StopReason<'a> {
 mod tests {
     use super::*;
     use crate::api::answer::tests::{answer, said, thinking_talking_calling};
-    use crate::http::response::Ids;
 
     fn message(limit: u32) -> (String, String) {
-        let format = Format::Messages(Messages {
-            id: "msg_1".to_owned(),
-            model: "m".into(),
-            request_id: RequestId::new(None, &mut Ids::new(0)),
-        });
+        let format = Format::Messages(Messages { id: "msg_1".to_owned(), model: "m".into() });
         said(&answer(thinking_talking_calling(), limit, format))
     }
 

@@ -297,7 +297,7 @@ impl Link {
                 let error = ApiError::internal();
                 match open.give_up(Outcome::Faulted) {
                     Some(ended) if !ended.answer.is_stream => {
-                        let mut response = ended.answer.format.refusal(&error);
+                        let mut response = exchange.dialect.error(&error, id);
                         if style == Style::Vllm && !matches!(voice, Voice::Anthropics(_)) {
                             response.body = error.vllm_body();
                         }
@@ -322,11 +322,13 @@ impl Link {
     ) -> Result<(), Close> {
         let sent = self.io.generations.borrow().sent(open.address);
         let voice = self.io.generations.borrow().voice(open.address, Style::Vllm, id.as_str());
-        let Some(ended) = open.give_up(Outcome::Faulted) else { return Err(Close::Gone) };
+        if open.give_up(Outcome::Faulted).is_none() {
+            return Err(Close::Gone);
+        }
         let error = ApiError::crashed();
         match sent {
             Sent::Nothing => {
-                let response = ended.answer.format.refusal(&error);
+                let response = exchange.dialect.error(&error, id);
                 self.respond(response, exchange, id, started).await
             }
             Sent::WholeUnits => self.end_with_error(voice, &error, !exchange.is_http10).await,

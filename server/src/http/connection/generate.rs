@@ -55,7 +55,10 @@ impl Link {
         };
         let address = match self.io.submit(&self.conn, answer, delivery, received, fault) {
             Ok(address) => address,
-            Err(refusal) => return self.respond(refusal, exchange, id, started).await,
+            Err(refusal) => {
+                let refusal = exchange.dialect.error(&refusal, id);
+                return self.respond(refusal, exchange, id, started).await;
+            }
         };
         let mut open = OpenGeneration::new(&self.io, address, id);
         self.conn.never_expire();
@@ -84,7 +87,7 @@ impl Link {
                     let Some(ended) = open.give_up(Outcome::Refused) else {
                         return Err(Close::Gone);
                     };
-                    let refusal = ended.answer.refused(lane, why);
+                    let refusal = exchange.dialect.error(&ended.answer.refused(lane, why), id);
                     return self.respond(refusal, exchange, id, started).await;
                 }
                 State::Complete => {
