@@ -157,6 +157,9 @@ const SENDS_PER_TURN: usize = 128;
 /// are due than can be sent, that leaves the tasks, some 15 µs a turn, a tenth of the thread.
 const SENDS_BETWEEN_TASKS: usize = 32;
 
+/// Frames of tokens to come that are rendered between two looks at the rings: 0.03 ms.
+const AHEAD_PER_TURN: usize = 128;
+
 /// Sockets taken in between two looks at the rings, at some 3 µs each.
 const WELCOMES_PER_TURN: usize = 16;
 
@@ -442,6 +445,12 @@ impl Hall {
             }
             if self.told_phase.get() != Phase::Serving && self.conns.borrow().open == 0 {
                 return Poll::Ready(());
+            }
+            if self.generations.borrow_mut().render_ahead(AHEAD_PER_TURN) {
+                if self.wait_behind_all(cx) {
+                    return Poll::Pending;
+                }
+                continue;
             }
             door.bell.about_to_sleep();
             let is_idle = door.arrivals.is_empty()

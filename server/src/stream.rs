@@ -9,6 +9,7 @@
 //! whenever and with whatever else it is sent; what reaches the client depends on timing only in how it
 //! is cut into writes, and with several lanes in how their units are interleaved.
 
+mod ahead;
 mod ended;
 mod generation;
 
@@ -198,6 +199,9 @@ impl Generations {
                     if entry.state() == State::Running {
                         let bytes = entry.send(self.clock, &self.shard, &mut self.scratch);
                         spent += bytes / BYTES_LIKE_A_SEND;
+                        if entry.awaits_token() {
+                            self.scratch.ahead.want(slot, bytes);
+                        }
                         if entry.has_more_to_send() {
                             entry.is_dirty = true;
                             self.dirty.push_back(slot);
@@ -209,6 +213,18 @@ impl Generations {
             }
         }
         !self.dirty.is_empty()
+    }
+
+    /// Renders up to `most` of the frames that will be due next; returns whether some are left. To be
+    /// called when nothing is due.
+    pub(crate) fn render_ahead(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(slot) = self.scratch.ahead.next_wanted() else { return false };
+            if let Some(entry) = &mut self.slots[slot as usize].entry {
+                entry.render_ahead(slot, &mut self.scratch.ahead);
+            }
+        }
+        self.scratch.ahead.is_wanted()
     }
 
     /// Takes in what an engine on this thread says, and sends what of it concerns this generation at

@@ -36,11 +36,24 @@ impl Number {
     /// # Errors
     /// As [`send`].
     pub(crate) fn send(self, bytes: &[u8]) -> io::Result<usize> {
-        #[expect(unsafe_code, reason = "a number has no owner that could be borrowed")]
-        // SAFETY: numbers are kept only by generations, each beside the connection that owns the
-        // stream, which closes its descriptor only when the last of its owners is dropped.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.0) };
-        SockRef::from(&socket).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        // The call itself: libc's `send` is a point where a thread can be cancelled, which none of
+        // ours ever is, and in a process of many threads that takes two atomic operations a token.
+        #[expect(unsafe_code, reason = "a system call without libc's function for it")]
+        // SAFETY: the kernel reads `bytes`, which live across the call, and no address. Numbers are
+        // kept only by generations, each beside the connection that owns the stream, which closes
+        // its descriptor only when the last of its owners is dropped.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                libc::c_long::from(self.0),
+                bytes.as_ptr(),
+                bytes.len(),
+                libc::c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+                std::ptr::null::<libc::sockaddr>(),
+                0 as libc::c_long,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 

@@ -20,6 +20,7 @@ use self::render::CutUnit;
 pub(super) use self::render::Scratch;
 pub(crate) use self::render::WRITE_SIZE;
 use super::Ended;
+use super::ahead::Prepared;
 use crate::api::answer::{Answer, Format};
 use crate::faults::in_stream::{InStream, Voice};
 use crate::http::connection::{Conn, Signal};
@@ -60,6 +61,8 @@ pub(super) struct Generation {
     /// Its client did not read, and has not yet caught up.
     lags: bool,
     state: State,
+    /// The unit of the token that is expected next, of the only lane.
+    prepared: Option<Prepared>,
     /// What goes wrong on purpose; for nearly all, nothing.
     fault: Option<Box<InStream>>,
     /// The connection's socket, if it is sent to directly.
@@ -137,6 +140,7 @@ impl Generation {
             is_dirty: false,
             lags: false,
             state: State::Running,
+            prepared: None,
             fault,
             socket: conn.plain(),
             conn,
@@ -195,6 +199,7 @@ impl Generation {
         let lane = &mut self.lanes[number];
         match event.what {
             What::Admitted { cached } => {
+                debug_assert!(self.prepared.is_none(), "the prompt comes before any token");
                 lane.progress.cached = cached;
                 false
             }
@@ -275,6 +280,19 @@ impl Generation {
                 && (!self.is_head_sent || self.lanes.iter().enumerate().any(due));
         }
         !self.is_head_sent || self.lanes.any(|lane| lane.units_sent < lane.units_due())
+    }
+
+    /// Whether a token has gone out, all that is due with it, and the next that is heard of is most
+    /// likely a token.
+    pub(super) fn awaits_token(&self) -> bool {
+        let lane = self.lanes.first();
+        self.state == State::Running
+            && self.lanes.is_single()
+            && self.fault.is_none()
+            && self.bytes_of_next == 0
+            && lane.tokens_sent() > 0
+            && lane.units_sent == lane.units_due()
+            && lane.progress.finish.is_none()
     }
 
     /// Units of a lane that exist and that no gate holds back. When the first lane has come to its

@@ -7,6 +7,7 @@ use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use super::lane::OPENING;
 use super::{Delivery, Generation};
+use crate::stream::ahead::Ahead;
 use crate::faults::in_stream::Unit;
 
 /// Buffers that live as long as the thread, so that sending allocates nothing.
@@ -16,6 +17,8 @@ pub(in crate::stream) struct Scratch {
     pub(super) units: Vec<Rendered>,
     /// Of each lane, which unit is to be rendered next.
     next: Vec<u32>,
+    /// Units rendered before they are due.
+    pub(in crate::stream) ahead: Ahead,
     /// Bytes rendered so far.
     #[cfg(test)]
     rendered: usize,
@@ -135,6 +138,14 @@ impl Generation {
             }
             self.render_unit(0, unit, is_last, &mut scratch.bytes);
             scratch.units.push(Rendered { lane: 0, end: scratch.bytes.len() });
+        }
+    }
+
+    /// Renders the unit of the token that is expected next, for when it comes.
+    pub(in crate::stream) fn render_ahead(&mut self, slot: u32, ahead: &mut Ahead) {
+        if self.prepared.is_none() && self.awaits_token() {
+            let next = self.lanes.first().units_sent;
+            self.prepared = ahead.keep(slot, |room| self.render_unit(0, next, false, room));
         }
     }
 

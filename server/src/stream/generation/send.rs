@@ -32,12 +32,18 @@ impl Generation {
                 return taken;
             }
             writes += 1;
-            let bytes = match &self.cut {
-                None => {
+            let bytes = match (self.prepared.take(), &self.cut) {
+                (Some(prepared), _) if self.owes_one_token() => {
+                    let unit = scratch.ahead.unit(prepared);
+                    scratch.units.clear();
+                    scratch.units.push(Rendered { lane: 0, end: unit.len() });
+                    unit
+                }
+                (_, None) => {
                     self.render(scratch);
                     &scratch.bytes
                 }
-                Some(cut) => {
+                (_, Some(cut)) => {
                     scratch.units.clear();
                     scratch.units.push(Rendered { lane: cut.lane, end: cut.bytes.len() });
                     &cut.bytes
@@ -98,6 +104,12 @@ impl Generation {
             self.conn.signal(Signal::Generation);
         }
         taken
+    }
+
+    /// Whether what is due is one token, and not the last.
+    fn owes_one_token(&self) -> bool {
+        let lane = self.lanes.first();
+        lane.units_due() == lane.units_sent + 1 && lane.progress.finish.is_none()
     }
 
     fn block(&mut self) {
