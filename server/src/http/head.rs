@@ -1,22 +1,23 @@
 //! From bytes to the head of a request.
 //!
-//! `httparse` takes lines apart and `http` judges methods and targets; what lets two servers disagree on
-//! where a request ends (both framings at once, repeated lengths, bare line feeds, no or two hosts) is
-//! refused here. The invariant: the parser sees only complete heads of at most [`MAX_HEAD`] bytes whose
-//! lines all end in CR LF.
+//! `monoio-http`'s decoder does the parsing, behind a guard that makes its faults unreachable: it
+//! sets no limit on the size of a head, panics on a header name over 64 KiB, and accepts what lets
+//! two servers disagree on where a request ends (both framings at once, repeated lengths, bare line
+//! feeds, no or two hosts). The invariant: the decoder sees only complete heads of at most
+//! [`MAX_HEAD`] bytes whose lines all end in CR LF.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 
-use bytes::{Buf as _, Bytes, BytesMut};
-use http::{Method, Uri};
-use httparse::Status;
+use bytes::{Buf as _, BytesMut};
+use http::{HeaderMap, Method, Uri, Version};
 use memchr::memchr2;
+use monoio_codec::{Decoded, Decoder};
+use monoio_http::h1::codec::decoder::{DecodeError, RequestHeadDecoder};
 
 /// The most bytes that a request line and headers may have together.
 pub(crate) const MAX_HEAD: usize = 16 * 1024;
 
-/// The most headers.
+/// The most headers; the decoder's own bound.
 const MAX_HEADERS: usize = 96;
 
 /// The head of a request, with its framing settled.
@@ -60,27 +61,10 @@ const fn bad(message: &'static str) -> BadHead {
     BadHead { status: 400, message }
 }
 
-/// The headers of a request as they were sent. There are some twenty at most, of which a few are asked
-/// for: they are looked through, and none of their names is hashed.
+/// The headers of a request. There are some twenty at most, of which a few are asked for: they are
+/// looked through, since to hash a name takes longer.
 #[derive(Debug)]
-pub(crate) struct Headers {
-    head: Bytes,
-    lines: Vec<Line>,
-}
-
-/// Where a header stands in the head.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    name: Part,
-    value: Part,
-}
-
-/// A part of a head, which is at most [`MAX_HEAD`] bytes long.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    start: u16,
-    len: u16,
-}
+pub(crate) struct Headers(HeaderMap);
 
 impl Headers {
     /// The value of the first header of that name, in whatever case.
@@ -97,11 +81,10 @@ impl Headers {
 
     /// The values of all headers of that name, in their order.
     fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let is_it = move |line: &&Line| {
-            usize::from(line.name.len) == name.len()
-                && self.part(line.name).eq_ignore_ascii_case(name.as_bytes())
+        let is_it = move |(known, _): &(&http::HeaderName, _)| {
+            known.as_str().len() == name.len() && known.as_str().eq_ignore_ascii_case(name)
         };
-        self.lines.iter().filter(is_it).map(|line| self.part(line.value))
+        self.0.iter().filter(is_it).map(|(_, value)| value.as_bytes())
     }
 
     /// The value of the header of that name; `repeated` if there is more than one.
@@ -109,10 +92,6 @@ impl Headers {
         let mut all = self.all(name);
         let first = all.next();
         if all.next().is_some() { Err(bad(repeated)) } else { Ok(first) }
-    }
-
-    fn part(&self, Part { start, len }: Part) -> &[u8] {
-        &self.head[usize::from(start)..][..usize::from(len)]
     }
 }
 
@@ -124,7 +103,7 @@ pub(crate) fn take(buffer: &mut BytesMut) -> Result<Option<Head>, BadHead> {
     skip_empty_lines(buffer);
     // A head that can never become valid is refused at once, not when its time is up.
     match end(&buffer[..buffer.len().min(MAX_HEAD)])? {
-        Some(end) => parse(buffer.split_to(end).freeze()).map(Some),
+        Some(end) => parse(&mut buffer.split_to(end)).map(Some),
         None if buffer.len() < MAX_HEAD => Ok(None),
         None => Err(BadHead {
             status: 431,
@@ -172,47 +151,37 @@ fn end(head: &[u8]) -> Result<Option<usize>, BadHead> {
 }
 
 /// Reads a complete head.
-fn parse(head: Bytes) -> Result<Head, BadHead> {
-    let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
-    let mut request = httparse::Request::new(&mut []);
-    let malformed = || {
-        if speaks_another_version(&head) {
-            return BadHead { status: 505, message: "Only HTTP/1 is spoken here." };
+fn parse(head: &mut BytesMut) -> Result<Head, BadHead> {
+    let is_foreign = speaks_another_version(head);
+    let parts = match RequestHeadDecoder.decode(head) {
+        Ok(Decoded::Some(parts)) => parts,
+        Ok(_) => return Err(bad("The request head is malformed.")),
+        Err(_) if is_foreign => {
+            return Err(BadHead { status: 505, message: "Only HTTP/1 is spoken here." });
         }
-        bad("The request head is malformed.")
+        Err(error) => return Err(explain(&error)),
     };
-    let is_read = request.parse_with_uninit_headers(&head, &mut room);
-    let (Ok(Status::Complete(_)), Some(method), Some(target), Some(version)) =
-        (is_read, request.method, request.path, request.version)
-    else {
-        return Err(malformed());
-    };
-    let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| bad("The request method is malformed."))?;
-    let uri = Uri::from_maybe_shared(head.slice_ref(target.as_bytes()))
-        .map_err(|_| bad("The request target is malformed."))?;
-    let part = |part: &[u8]| {
-        let fits = |number: usize| u16::try_from(number).expect("a head is at most 16 KiB long");
-        let start = part.as_ptr().addr() - head.as_ptr().addr();
-        Part { start: fits(start), len: fits(part.len()) }
-    };
-    let line = |header: &httparse::Header<'_>| Line {
-        name: part(header.name.as_bytes()),
-        value: part(header.value),
-    };
-    let lines = request.headers.iter().map(line).collect();
-    let headers = Headers { head, lines };
-    let is_http10 = version == 0;
+    let is_http10 = parts.version == Version::HTTP_10;
+    let headers = Headers(parts.headers);
     check_host(&headers, is_http10)?;
     Ok(Head {
-        method,
-        uri,
+        method: parts.method,
+        uri: parts.uri,
         is_http10,
         keep_alive: keep_alive(&headers, is_http10),
         framing: framing(&headers, is_http10)?,
         expects_continue: expects_continue(&headers, is_http10)?,
         headers,
     })
+}
+
+/// The error is never cloned: cloning it recurses without end in 0.3.12.
+fn explain(error: &DecodeError) -> BadHead {
+    match error {
+        DecodeError::Uri(_) => bad("The request target is malformed."),
+        DecodeError::Method(_) => bad("The request method is malformed."),
+        _ => bad("The request head is malformed."),
+    }
 }
 
 /// Whether the request line is one of HTTP, but not of HTTP/1.0 or 1.1.
