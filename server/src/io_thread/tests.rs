@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream as StdStream};
 
 use llmsim_engine::config::{self, Source};
 use llmsim_engine::observe::WindowSizes;
-use llmsim_engine::sim::What;
+use llmsim_engine::sim::{Finish, What};
 use llmsim_engine::units::{JobId, SimSpan, Tokens};
 
 use super::*;
@@ -437,5 +437,108 @@ fn a_long_body_is_searched_for_whom_a_fault_hits_by_a_helper() {
         while let Some(client) = waiting {
             waiting = answer(&stage, client).await;
         }
+    });
+}
+
+/// How a client of [`told`] reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    AtOnce,
+    /// Nothing before the last token exists.
+    AtTheEnd,
+}
+
+/// The body of the stream that `request` gets if its tokens come `at_once` at a time, and how many
+/// bytes were rendered while tokens were due.
+async fn told(
+    stage: &mut Stage,
+    request: &[u8],
+    (tokens, at_once): (u32, u32),
+    reads: Reads,
+) -> (String, usize) {
+    let mut client = stage.client(request);
+    let job = loop {
+        stage.dispatch().await;
+        stage.io.give_way().await;
+        if let Some(Order::Submit { job, at, .. }) = stage.inbox.pop() {
+            stage.reporter.publish(Report::Queued(job.id, at));
+            break job.id;
+        }
+    };
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 65536]);
+    let mut read = |bytes: &mut Vec<u8>| {
+        while let Ok(got) = client.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..got]);
+        }
+    };
+    let rendered = |stage: &Stage| stage.io.generations.borrow().rendered();
+    let before = rendered(stage);
+    for index in (at_once..=tokens).step_by(at_once as usize) {
+        let at = stage.io.clock.now();
+        let finish = (index == tokens).then_some(Finish::Length);
+        let what = What::Token { index: Tokens::new(index), finish };
+        stage.reporter.publish(Report::Event(Event { at, job, what }, at));
+        stage.dispatch().await;
+        stage.io.give_way().await;
+        if reads == Reads::AtOnce {
+            read(&mut bytes);
+        }
+    }
+    while !bytes.ends_with(b"\r\n0\r\n\r\n") {
+        stage.dispatch().await;
+        stage.io.give_way().await;
+        read(&mut bytes);
+    }
+    let text = String::from_utf8(bytes).unwrap();
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    // A second may pass between two runs.
+    let second = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let mut parts = body.split("\"created\":");
+    let first = parts.next().unwrap().to_owned();
+    (first + &parts.map(second).collect::<String>(), rendered(stage) - before)
+}
+
+#[test]
+fn a_token_that_comes_alone_has_been_rendered_before_and_reads_as_it_would_have() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let chat = r#""model":"gpu","stream":true,"ignore_eos":true,"max_tokens":60,"messages":[{"role":"user","content":"Hello"}]"#;
+        let scored = format!(r#"{{{chat},"logprobs":true,"top_logprobs":20}}"#);
+        let counted = format!(
+            r#"{{{chat},"stream_options":{{"include_usage":true,"continuous_usage_stats":true}}}}"#
+        );
+        let text =
+            r#"{"model":"gpu","stream":true,"ignore_eos":true,"max_tokens":60,"prompt":"Hello"}"#;
+        for (path, body, is_short) in [
+            ("/v1/chat/completions", &*format!("{{{chat}}}"), true),
+            ("/v1/chat/completions", &counted, true),
+            ("/v1/chat/completions", &scored, false),
+            ("/v1/completions", text, true),
+            ("/v1/messages", &format!("{{{chat}}}"), true),
+        ] {
+            // The client's own id, so that both answers have the same.
+            let request = post(path, "x-request-id: same\r\n", body);
+            let (one_by_one, rendered) = told(&mut stage, &request, (60, 1), Reads::AtOnce).await;
+            let (in_pairs, all) = told(&mut stage, &request, (60, 2), Reads::AtOnce).await;
+            assert_eq!(one_by_one, in_pairs, "{path} {body}");
+            // The head, the first token and the last, of sixty; what is too long is not kept.
+            assert_eq!(rendered < all / 5, is_short, "{path} {body}: {rendered} of {all}");
+        }
+    });
+}
+
+#[test]
+fn a_socket_that_takes_a_part_of_what_was_rendered_before_loses_nothing() {
+    play(|| async {
+        let mut stage = Stage::new().await;
+        let body = r#"{"model":"gpu","stream":true,"ignore_eos":true,"max_tokens":40000,"messages":[{"role":"user","content":"Hello"}]}"#;
+        let request = post("/v1/chat/completions", "x-request-id: same\r\n", body);
+        std::thread::spawn({
+            let helpers = stage.helpers.clone();
+            move || helpers.run()
+        });
+        let (late, _) = told(&mut stage, &request, (40_000, 1), Reads::AtTheEnd).await;
+        let (in_pairs, _) = told(&mut stage, &request, (40_000, 2), Reads::AtOnce).await;
+        assert!(late == in_pairs, "{} and {} bytes", late.len(), in_pairs.len());
     });
 }

@@ -11,10 +11,10 @@
 
 use std::collections::VecDeque;
 
-/// The most bytes of a unit that is kept: a frame of a chat has some 300.
-const ROOM: usize = 512;
+/// The most bytes of a unit that is kept: a frame of a chat has some 300, with running usage 530.
+const ROOM: usize = 1024;
 
-/// Streams of a thread for which there are rooms, 2 MiB in all: of more, a burst takes tens of
+/// Streams of a thread for which there are rooms, 4 MiB at most: of more, a burst takes tens of
 /// milliseconds whatever is done here.
 const MOST_ROOMS: usize = 4096;
 
@@ -61,13 +61,13 @@ impl Ahead {
     ) -> Option<Prepared> {
         let place = slot as usize;
         if self.rooms.len() <= place {
-            self.rooms.resize_with(place + 1, || Vec::with_capacity(ROOM));
+            self.rooms.resize_with(place + 1, Vec::new);
         }
         let room = &mut self.rooms[place];
         room.clear();
         render(room);
         if room.len() > ROOM {
-            *room = Vec::with_capacity(ROOM);
+            *room = Vec::new();
             return None;
         }
         Some(Prepared { slot })

@@ -7,8 +7,8 @@ use llmsim_engine::wire::sse::{LAST_CHUNK, OpenChunk};
 
 use super::lane::OPENING;
 use super::{Delivery, Generation};
-use crate::stream::ahead::Ahead;
 use crate::faults::in_stream::Unit;
+use crate::stream::ahead::Ahead;
 
 /// Buffers that live as long as the thread, so that sending allocates nothing.
 #[derive(Debug, Default)]
