@@ -255,12 +255,15 @@ impl IoThread {
 struct Pass {
     passer: Option<Waker>,
     waiting: Vec<Waker>,
+    /// How often the turn was passed.
+    turns: u64,
 }
 
 async fn pass_the_turn(io: Rc<Hall>) {
     poll_fn(|cx| {
         let mut pass = io.pass.borrow_mut();
         pass.passer = Some(cx.waker().clone());
+        pass.turns += 1;
         pass.waiting.drain(..).for_each(Waker::wake);
         Poll::<()>::Pending
     })
@@ -473,11 +476,15 @@ impl Hall {
 
     /// Lets everybody else who is ready go first.
     pub(crate) async fn give_way(&self) {
-        let mut has_waited = false;
+        let turn = self.pass.borrow().turns;
+        let mut waits = false;
         poll_fn(|cx| {
-            if std::mem::replace(&mut has_waited, true) || !self.wait_behind_all(cx) {
+            // A task may be woken for something else meanwhile.
+            let is_passed = self.pass.borrow().turns != turn;
+            if is_passed || (!waits && !self.wait_behind_all(cx)) {
                 return Poll::Ready(());
             }
+            waits = true;
             Poll::Pending
         })
         .await;

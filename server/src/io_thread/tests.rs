@@ -286,6 +286,30 @@ fn before_a_connection_does_its_own_work_it_sends_the_tokens_that_are_due() {
 }
 
 #[test]
+fn who_gives_way_waits_for_the_others_even_if_woken_for_something_else() {
+    play(|| async {
+        let stage = Stage::new().await;
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let (io, log) = (Rc::clone(&stage.io), Rc::clone(&order));
+        let polite = monoio::spawn(async move {
+            // The end of an answer that is made at once does this to its own connection's task.
+            poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                Poll::Ready(())
+            })
+            .await;
+            io.give_way().await;
+            log.borrow_mut().push("who gave way");
+        });
+        let log = Rc::clone(&order);
+        let other = monoio::spawn(async move { log.borrow_mut().push("who stood behind") });
+        polite.await;
+        other.await;
+        assert_eq!(*order.borrow(), ["who stood behind", "who gave way"]);
+    });
+}
+
+#[test]
 fn a_client_that_pipelines_lets_tokens_go_first_before_each_of_its_requests() {
     play(|| async {
         const REQUESTS: usize = 50;

@@ -149,6 +149,11 @@ impl Conn {
         self.signals.get() != 0
     }
 
+    /// The task works, and looks at the signals before it sleeps again: it need not be woken.
+    pub(super) fn forget_waker(&self) {
+        *self.waker.borrow_mut() = None;
+    }
+
     /// Who is to be woken by the next signal.
     pub(super) fn wake(&self, waker: &Waker) {
         *self.waker.borrow_mut() = Some(waker.clone());

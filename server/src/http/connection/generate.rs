@@ -148,6 +148,8 @@ impl Link {
         fate: &Fate,
     ) -> Result<(), Close> {
         let Some(mut ended) = open.complete() else { return Err(Close::Gone) };
+        // It has been told of the end, and knows.
+        self.conn.take(Signal::Generation);
         if ended.answer.is_stream {
             return Ok(());
         }

@@ -181,7 +181,7 @@ impl Link {
 
     async fn wait(&mut self, read: bool, write: bool) -> Turn {
         let Self { conn, readable, writable, .. } = self;
-        poll_fn(|cx| {
+        let turn = poll_fn(|cx| {
             if conn.is_signalled() {
                 return Poll::Ready(Turn::Signalled);
             }
@@ -212,6 +212,10 @@ impl Link {
             conn.wake(cx.waker());
             Poll::Pending
         })
-        .await
+        .await;
+        // From here on the task works: an answer that is made at once would only wake it for a second
+        // turn in which there is nothing to do.
+        conn.forget_waker();
+        turn
     }
 }
