@@ -20,6 +20,8 @@ pub(crate) struct Served {
     pub(crate) elapsed_s: f64,
     /// CPU time of the client, ns: what it takes says how much more it could ask for.
     pub(crate) client_cpu_ns: u64,
+    /// Length of the last answer that came in one read.
+    pub(crate) answer_bytes: usize,
 }
 
 struct Connection {
@@ -79,6 +81,7 @@ pub(crate) fn run(
             served.frames += frames;
             if is_over {
                 served.answers += 1;
+                served.answer_bytes = got;
                 // A request is small and the socket idle: it fits.
                 connection.socket.write_all(request)?;
             }

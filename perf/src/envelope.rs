@@ -8,10 +8,12 @@
 //! the median. On instant 64 KiB go out in one write, and the client is the limit.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::answers::Bare;
 use crate::closed_loop::{self, Served};
 use crate::drain::Arrival;
 use crate::lag;
@@ -48,27 +50,39 @@ pub(crate) struct Args {
     /// llmsim, the peer on crates.io [default: looked up in PATH].
     #[arg(long, value_name = "BIN")]
     peer: Option<PathBuf>,
+    /// Only the part without any timing, kept as `untimed`.
+    #[arg(long)]
+    untimed_only: bool,
     /// Keep the results in perf/results/.
     #[arg(long)]
     save: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let mut reporter = Reporter::new("The fidelity envelope");
+    let (name, title) = match args.untimed_only {
+        true => ("untimed", "What the path from request to answer carries without timing"),
+        false => ("envelope", "The fidelity envelope"),
+    };
+    let mut reporter = Reporter::new(title);
     let peer = args.peer.clone().or_else(in_path);
     if peer.is_none() {
         println!("no peer: `cargo install llmsim --version 0.6.0`, or --peer BIN\n");
     }
-    let result = in_step(args, &mut reporter)
-        .and_then(|()| unsynchronised(args, peer.as_ref(), &mut reporter))
-        .and_then(|()| saturated(args, &mut reporter))
-        .and_then(|()| instant(args, peer.as_ref(), &mut reporter))
-        .and_then(|()| step_times(args, &mut reporter));
+    let peer = peer.as_ref();
+    let result = if args.untimed_only {
+        instant(args, peer, &mut reporter)
+    } else {
+        in_step(args, &mut reporter)
+            .and_then(|()| unsynchronised(args, peer, &mut reporter))
+            .and_then(|()| saturated(args, &mut reporter))
+            .and_then(|()| instant(args, peer, &mut reporter))
+            .and_then(|()| step_times(args, &mut reporter))
+    };
     if let Err(error) = result {
         eprintln!("llmsim-perf envelope: {error}");
         return ExitCode::FAILURE;
     }
-    reporter.finish("envelope", Keep::asked(args.save))
+    reporter.finish(name, Keep::asked(args.save))
 }
 
 fn in_path() -> Option<PathBuf> {
@@ -348,6 +362,11 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
                 theirs.push(full_speed(&target, MODEL, case, args.full_speed_s)?);
             }
         }
+        let answer_bytes = ours[0].answer_bytes;
+        let mut bare = Vec::new();
+        for _ in 0..if case.form == Form::Whole { args.rounds } else { 0 } {
+            bare.push(bare_answers(answer_bytes, MODEL, case, args.full_speed_s)?);
+        }
         let ours = Rates::median(&ours);
         let row = |who: &str, values: [f64; 4]| {
             let mut row = vec![who.into(), case.name.into(), case.connections.into()];
@@ -355,6 +374,12 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
             row
         };
         table.row(row("llmsimulator instant", ours));
+        if !bare.is_empty() {
+            let bare = Rates::median(&bare);
+            table.row(row("bare recv() and send()", bare));
+            let ratio = std::array::from_fn(|i| ours[i] / bare[i].max(f64::MIN_POSITIVE));
+            table.row(row("llmsimulator / bare", ratio));
+        }
         if !theirs.is_empty() {
             let theirs = Rates::median(&theirs);
             table.row(row("llmsim 0.6.0", theirs));
@@ -371,6 +396,8 @@ struct Rates {
     requests: f64,
     cpu_us: f64,
     client_cpu_us: f64,
+    /// Length of an answer, head and body.
+    answer_bytes: usize,
 }
 
 impl Rates {
@@ -383,31 +410,63 @@ impl Rates {
         };
         [of(|r| r.tokens), of(|r| r.requests), of(|r| r.cpu_us), of(|r| r.client_cpu_us)]
     }
+
+    fn of(served: Served, cpu_ns: u64, case: &Untimed) -> Self {
+        let per_second = |count: u64| count as f64 / served.elapsed_s;
+        let per_answer_us = |ns: u64| ns as f64 / 1e3 / served.answers.max(1) as f64;
+        Self {
+            tokens: match case.form {
+                Form::Stream => per_second(served.frames),
+                Form::Whole => per_second(served.answers * u64::from(case.tokens)),
+            },
+            requests: per_second(served.answers),
+            cpu_us: per_answer_us(cpu_ns),
+            client_cpu_us: per_answer_us(served.client_cpu_ns),
+            answer_bytes: served.answer_bytes,
+        }
+    }
 }
 
 fn full_speed(target: &Target, model: &str, case: &Untimed, seconds: f64) -> io::Result<Rates> {
     let Untimed { form, connections, tokens, .. } = *case;
     let request = request(target.path, model, "Hi", tokens, form);
-    let time = Duration::from_secs_f64(seconds);
     let cpu_before = sys::process_cpu_ns(target.pid())?;
-    let served: Served = std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            sys::pin(sample::CLIENT_CPU);
-            closed_loop::run(target.address, connections, &request, form, time, &mut || ())
-        });
+    let served = std::thread::scope(|scope| {
+        let client =
+            scope.spawn(|| ask_again(target.address, connections, &request, form, seconds));
         client.join().expect("the client does not panic")
     })?;
     let cpu = sys::process_cpu_ns(target.pid())? - cpu_before;
-    let per_second = |count: u64| count as f64 / served.elapsed_s;
-    Ok(Rates {
-        tokens: match form {
-            Form::Stream => per_second(served.frames),
-            Form::Whole => per_second(served.answers * u64::from(tokens)),
-        },
-        requests: per_second(served.answers),
-        cpu_us: cpu as f64 / 1e3 / served.answers.max(1) as f64,
-        client_cpu_us: served.client_cpu_ns as f64 / 1e3 / served.answers.max(1) as f64,
-    })
+    Ok(Rates::of(served, cpu, case))
+}
+
+/// The same questions to a bare loop on the processor where a server has its I/O thread.
+fn bare_answers(bytes: usize, model: &str, case: &Untimed, seconds: f64) -> io::Result<Rates> {
+    let Untimed { form, connections, tokens, .. } = *case;
+    let request = request("/v1/chat/completions", model, "Hi", tokens, form);
+    let bare = Bare::new(bytes)?;
+    let address = bare.address()?;
+    let served = std::thread::scope(|scope| {
+        let server = scope.spawn(|| bare.run(connections, sample::SERVER_CPU));
+        let client = scope.spawn(|| ask_again(address, connections, &request, form, seconds));
+        let served = client.join().expect("the client does not panic");
+        bare.stop();
+        server.join().expect("the loop does not panic")?;
+        served
+    })?;
+    Ok(Rates::of(served, bare.cpu_ns(), case))
+}
+
+fn ask_again(
+    address: SocketAddr,
+    connections: usize,
+    request: &[u8],
+    form: Form,
+    seconds: f64,
+) -> io::Result<Served> {
+    sys::pin(sample::CLIENT_CPU);
+    let time = Duration::from_secs_f64(seconds);
+    closed_loop::run(address, connections, request, form, time, &mut || ())
 }
 
 /// Step times of a live server against the roofline, worked out here by hand: 10 GiB of weights and

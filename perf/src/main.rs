@@ -7,6 +7,7 @@
 use clap::{Parser, Subcommand};
 
 mod all;
+mod answers;
 mod bench_accuracy;
 mod calibration;
 mod closed_loop;
