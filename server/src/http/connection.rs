@@ -190,6 +190,8 @@ impl Link {
         let date = self.io.date();
         let begun =
             response::write(&mut bytes, &response, BESIDE_HEAD, exchange, id, elapsed, &date);
+        self.conn.never_expire();
+        self.io.gather().await;
         let mut sent = self.send_all(&bytes).await;
         if sent.is_ok() {
             sent = self.send_all(&response.body[begun..]).await;

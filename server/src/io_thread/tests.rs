@@ -309,6 +309,34 @@ fn who_gives_way_waits_for_the_others_even_if_woken_for_something_else() {
     });
 }
 
+/// Of so many clients that have all asked, and are answered, how many waited to be answered together.
+async fn answered_together(clients: usize) -> usize {
+    let stage = Stage::new().await;
+    let mut clients: Vec<_> = (0..clients).map(|_| stage.client(MODELS)).collect();
+    while let Some(arrival) = stage.door.arrivals.pop() {
+        stage.io.welcome(arrival);
+    }
+    for client in &mut clients {
+        let mut answer = [0; 12];
+        while client.read(&mut answer).is_err() {
+            stage.io.give_way().await;
+        }
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+    stage.io.pass.borrow().most
+}
+
+#[test]
+fn answers_that_are_ready_at_once_leave_together_unless_there_are_too_many() {
+    play(|| async {
+        // Most of them: the runtime stops to look at the test itself now and then.
+        let together = answered_together(20).await;
+        assert!(together > 10, "{together}");
+        // The test itself waits, too, and nobody else.
+        assert_eq!(answered_together(MOST_TOGETHER + 20).await, 1);
+    });
+}
+
 #[test]
 fn a_client_that_pipelines_lets_tokens_go_first_before_each_of_its_requests() {
     play(|| async {
