@@ -309,6 +309,36 @@ fn who_gives_way_waits_for_the_others_even_if_woken_for_something_else() {
     });
 }
 
+#[test]
+fn an_answer_made_at_once_takes_a_turn_to_make_and_a_turn_to_send_and_none_for_nothing() {
+    play(|| async {
+        let stage = Stage::new().await;
+        let mut client = stage.client(&ask("now", false, 5));
+        let socket = stage.door.arrivals.pop().unwrap().socket;
+        let conn = Rc::new(Conn::new(TcpStream::from_std(socket).unwrap()));
+        let turns = Rc::new(Cell::new(0));
+        let (io, count) = (Rc::clone(&stage.io), Rc::clone(&turns));
+        monoio::spawn(async move {
+            let mut task = Box::pin(connection::serve(io, conn));
+            poll_fn(|cx| {
+                count.set(count.get() + 1);
+                task.as_mut().poll(cx)
+            })
+            .await;
+        });
+        let mut answer = [0; 12];
+        while client.read(&mut answer).is_err() {
+            stage.io.give_way().await;
+        }
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        // What it may have been woken for besides.
+        stage.io.give_way().await;
+        stage.io.give_way().await;
+        // The first of all found nothing to read yet.
+        assert_eq!(turns.get(), 3);
+    });
+}
+
 /// Of so many clients that have all asked, and are answered, how many waited to be answered together.
 async fn answered_together(clients: usize) -> usize {
     let stage = Stage::new().await;
