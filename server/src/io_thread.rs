@@ -161,7 +161,8 @@ const SENDS_BETWEEN_TASKS: usize = 32;
 const AHEAD_PER_TURN: usize = 128;
 
 /// Open connections up to which answers that are ready at the same time leave together. Whoever waits
-/// for the others waits for at most so many requests to be read and answered: 1 ms.
+/// for the others waits for at most so many turns of their tasks, of some 8 µs each: 1 ms, unless many
+/// of the requests are long. Tokens of streams wait for none of it.
 const MOST_TOGETHER: usize = 128;
 
 /// Sockets taken in between two looks at the rings, at some 3 µs each.

@@ -190,6 +190,7 @@ impl Link {
         let date = self.io.date();
         let begun =
             response::write(&mut bytes, &response, BESIDE_HEAD, exchange, id, elapsed, &date);
+        // The time that its request had is over: it must not run out while others catch up.
         self.conn.never_expire();
         self.io.gather().await;
         let mut sent = self.send_all(&bytes).await;
