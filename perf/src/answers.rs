@@ -1,6 +1,6 @@
 //! The physical limit of whole answers: a bare loop that receives whatever comes and sends the same
-//! bytes back each time. It reads, decides and counts nothing, so that no server on one processor
-//! is quicker.
+//! bytes back each time. It reads, decides and counts nothing, so that no server that makes these two
+//! calls for each answer is quicker on one processor.
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -20,7 +20,7 @@ pub(crate) struct Served {
     pub(crate) elapsed_s: f64,
     /// CPU time of the client, ns: what it takes says how much more it could ask for.
     pub(crate) client_cpu_ns: u64,
-    /// Length of the last answer that came in one read.
+    /// Length of the read that ended the last answer: all of a short one.
     pub(crate) answer_bytes: usize,
 }
 
