@@ -34,6 +34,7 @@ use crate::faults::in_stream::InStream;
 use crate::gpu_thread::Address;
 use crate::helper::{self, Helper};
 use crate::http::connection::{self, Conn, Signal};
+use crate::http::head::Heads;
 use crate::http::response::{Ids, RequestId, http_date};
 use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
@@ -118,6 +119,7 @@ pub(crate) struct Hall {
     pub(crate) tls: Option<Tls>,
     pub(crate) observatory: Arc<Observatory>,
     pub(crate) read_scratch: RefCell<Box<[u8]>>,
+    pub(crate) heads: RefCell<Heads>,
     /// One ring per GPU thread.
     rings: RefCell<Vec<rtrb::Consumer<Report>>>,
     /// One per GPU thread.
@@ -240,6 +242,7 @@ impl IoThread {
             tls: self.tls,
             observatory: self.observatory,
             read_scratch: RefCell::new(vec![0; 64 * 1024].into_boxed_slice()),
+            heads: RefCell::default(),
             rings: RefCell::new(self.rings),
             outboxes: RefCell::new(inboxes.into_iter().map(Outbox::new).collect()),
             engines: RefCell::new(engines.collect()),

@@ -470,11 +470,11 @@ mod tests {
     use bytes::BytesMut;
 
     use super::*;
-    use crate::http::head;
+    use crate::http::head::Heads;
 
     fn routed(request_line: &str) -> Route {
         let text = format!("{request_line} HTTP/1.1\r\nHost: h\r\n\r\n");
-        route(&head::take(&mut BytesMut::from(&text[..])).unwrap().unwrap())
+        route(&Heads::default().take(&mut BytesMut::from(&text[..])).unwrap().unwrap())
     }
 
     #[test]

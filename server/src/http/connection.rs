@@ -7,6 +7,7 @@
 //! when it opens a generation, and has it back when it has closed it.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use llmsim_engine::units::{SimSpan, SimTime};
 use llmsim_engine::wire::error::ApiError;
@@ -93,7 +94,7 @@ impl Link {
         }
     }
 
-    async fn exchange(&mut self, mut head: Head) -> Result<(), Close> {
+    async fn exchange(&mut self, mut head: Arc<Head>) -> Result<(), Close> {
         let started = self.io.clock.now();
         let id = self.io.request_id(head.headers.get("x-request-id"));
         let mut exchange = Exchange {

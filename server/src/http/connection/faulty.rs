@@ -44,7 +44,7 @@ pub(super) struct Fate {
 }
 
 /// A request, and what is to befall it.
-type Asked = (Head, Vec<u8>, Result<Option<Verdict>, ApiError>);
+type Asked = (Arc<Head>, Vec<u8>, Result<Option<Verdict>, ApiError>);
 
 /// What has befallen a request before its answer.
 pub(super) enum Befallen {
@@ -62,7 +62,7 @@ const DRIP: SimSpan = SimSpan::from_ms(10);
 
 impl Link {
     /// What is to befall a request that something may befall.
-    pub(super) async fn ask(&self, head: Head, body: Vec<u8>, now: SimTime) -> Asked {
+    pub(super) async fn ask(&self, head: Arc<Head>, body: Vec<u8>, now: SimTime) -> Asked {
         let faults = &self.io.served.faults;
         let load = self.io.observatory.in_flight();
         if faults.is_quick(body.len()) {

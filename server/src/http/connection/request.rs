@@ -4,6 +4,8 @@
 //! told. The invariant: after an error that leaves open where the next request would begin, there is no
 //! next request.
 
+use std::sync::Arc;
+
 use llmsim_engine::units::SimTime;
 use llmsim_engine::wire::error::ApiError;
 
@@ -15,12 +17,13 @@ use super::link::{Broken, Link, MOST_DRAINED};
 use crate::api::{self, Dialect};
 
 impl Link {
-    pub(super) async fn read_head(&mut self) -> Result<Head, Close> {
+    pub(super) async fn read_head(&mut self) -> Result<Arc<Head>, Close> {
         let mut is_idle = true;
         self.expire_in(self.io.served.limits.idle);
         loop {
             let dialect = Dialect::of_line(&self.buffer);
-            match head::take(&mut self.buffer) {
+            let taken = self.io.heads.borrow_mut().take(&mut self.buffer);
+            match taken {
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(bad) => {
