@@ -1,8 +1,8 @@
 //! The last N values of one thread, readable by any: what exact percentiles are taken over.
 //!
-//! [`Ring`] only collects; sorting is the reader's work, on a copy. The invariant: one writer,
-//! whose push is two stores; a reader that comes in the middle gets each value whole, and at worst
-//! some newer ones in the place of the oldest it asked for.
+//! [`Ring`] only collects; sorting is the reader's work, on a copy. The invariant: one writer, who
+//! stores values before their number; a reader that comes in the middle gets each value whole, and
+//! at worst some newer ones in the place of the oldest it asked for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,31 +11,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Ring {
     values: Box<[AtomicU64]>,
     pushed: AtomicU64,
+    /// Where the next value goes: `pushed` modulo the capacity, without a division for each value.
+    next: AtomicU64,
 }
 
 impl Ring {
     /// Keeps the last `capacity` values; 0 keeps none and still counts.
     pub fn new(capacity: usize) -> Self {
         let values = (0..capacity).map(|_| AtomicU64::new(0)).collect();
-        Self { values, pushed: AtomicU64::new(0) }
+        Self { values, pushed: AtomicU64::new(0), next: AtomicU64::new(0) }
     }
 
     /// Takes a value `times` times. Only ever called by the ring's own thread.
     pub fn push(&self, value: u64, times: u64) {
         let pushed = self.pushed.load(Ordering::Relaxed);
-        let capacity = self.values.len() as u64;
-        if capacity > 0 {
-            let mut at = pushed % capacity;
-            for _ in 0..times.min(capacity) {
-                self.values[at as usize].store(value, Ordering::Relaxed);
-                at += 1;
-                if at == capacity {
-                    at = 0;
-                }
+        let next = self.next.load(Ordering::Relaxed) as usize;
+        // Most pushes do not reach the end, and then there is nothing to divide.
+        let next = match self.values.get(next..next.saturating_add(times as usize)) {
+            Some(values) => {
+                values.iter().for_each(|place| place.store(value, Ordering::Relaxed));
+                next + values.len()
             }
-        }
+            None => self.push_over_end(value, times),
+        };
+        self.next.store(next as u64, Ordering::Relaxed);
         // After the values, so that a reader that sees the number sees them.
         self.pushed.store(pushed + times, Ordering::Release);
+    }
+
+    /// Stores a value `times` times, of which the last does not fit behind the others; returns where
+    /// the next value goes.
+    #[cold]
+    fn push_over_end(&self, value: u64, times: u64) -> usize {
+        let (capacity, next) = (self.values.len() as u64, self.next.load(Ordering::Relaxed));
+        for number in next..next + times.min(capacity) {
+            self.values[(number % capacity) as usize].store(value, Ordering::Relaxed);
+        }
+        (next + times).checked_rem(capacity).unwrap_or(0) as usize
     }
 
     /// How many values were ever pushed.
@@ -81,6 +93,19 @@ mod tests {
         assert!(since(&ring, 6, 9).is_empty());
         ring.push(9, 100);
         assert_eq!((since(&ring, 0, 9), ring.pushed()), (vec![9; 4], 106));
+    }
+
+    #[test]
+    fn the_last_values_are_kept_wherever_a_push_begins_and_ends() {
+        for times in 0..12 {
+            let ring = Ring::new(5);
+            let mut all = Vec::new();
+            for value in 0..40 {
+                ring.push(value, (value * times) % 12);
+                all.extend((0..(value * times) % 12).map(|_| value));
+                assert_eq!(since(&ring, 0, 9), all[all.len().saturating_sub(5)..], "{times}");
+            }
+        }
     }
 
     #[test]
