@@ -16,7 +16,7 @@ use super::chat::fields::{boolean, decimal, integer, only_type, string, wrong_ty
 use super::chat::vllm::request_id;
 use super::error::ApiError;
 use super::inputs::{Input, RawInputs};
-use super::json::{Array, Json, Kind, Object, push_optional_string, push_string};
+use super::json::{Array, Json, Kind, push_optional_string, push_string};
 use super::usage::Usage;
 use crate::units::Tokens;
 
@@ -136,7 +136,7 @@ impl<'a> GenerateRequest<'a> {
             (None, None) => return Err(ApiError::missing("text")),
         };
         let ids = match raw.rid {
-            Json::Array(ids) if is_batch => each_id(ids, prompts.len())?,
+            Json::Array(ids) if is_batch => each_id(*ids, prompts.len())?,
             other => request_id(other, "rid")?.map_or(Ids::Ours, Ids::One),
         };
         let scores = Scores {
@@ -188,7 +188,7 @@ fn each_id(ids: Array<'_>, prompts: usize) -> Result<Ids<'_>, ApiError> {
 
 fn sampling(json: Json<'_>) -> Result<Sampling<'_>, ApiError> {
     let params = match json {
-        absent if absent.is_absent() => Object::default(),
+        absent if absent.is_absent() => Box::default(),
         Json::Object(params) => params,
         // One for each prompt.
         Json::Array(_) => {

@@ -177,7 +177,7 @@ fn tools<'a>(tools: &Json<'a>, choice: &Json<'a>) -> Result<Tools<'a>, ApiError>
         let is_ours = kind.is_none_or(|kind| kind == "custom");
         // Anthropic's own tools (`web_search_20250305`, ...) have no schema, and are never called.
         let schema = match optional_object(tool, path, "input_schema")? {
-            Some(schema) => Json::Object(schema.clone()),
+            Some(schema) => Json::Object(Box::new(schema.clone())),
             None if is_ours => return Err(ApiError::missing(format!("{path}.input_schema"))),
             None => return Ok(None),
         };

@@ -264,7 +264,7 @@ fn tools<'a>(
         string(tool.get("description").clone(), format!("{path}.description"))?;
         boolean(tool.get("strict"), format!("{path}.strict"))?;
         let parameters = optional_object(tool, path, "parameters")?
-            .map_or(Json::Absent, |parameters| Json::Object(parameters.clone()));
+            .map_or(Json::Absent, |parameters| Json::Object(Box::new(parameters.clone())));
         Ok((kind == "function").then(|| (own.to_owned().into(), parameters)))
     })?;
     let choice = match choice {

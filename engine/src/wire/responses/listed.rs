@@ -35,7 +35,7 @@ pub fn stored_items(body: &[u8], id: &str) -> Box<[StoredItem]> {
         Json::String(_) => {
             let role = ("role".into(), Json::String("user".into()));
             text = Object { members: vec![role, ("content".into(), input)], len: 2 };
-            vec![Json::Object(text)]
+            vec![Json::Object(Box::new(text))]
         }
         _ => Vec::new(),
     };
