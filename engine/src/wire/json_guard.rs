@@ -5,7 +5,7 @@
 //! once per level also in fields that it skips, and has no limit of its own on its fast path
 //! (upstream issues 239 and 232): 100,000 open brackets end the process.
 
-use memchr::{memchr_iter, memchr2};
+use memchr::memchr2;
 
 /// The deepest nesting accepted: serde_json's own limit, so clients know it.
 pub const MAX_DEPTH: usize = 128;
@@ -24,7 +24,7 @@ pub struct TooDeep {
 pub fn check(json: &[u8]) -> Result<(), TooDeep> {
     // Most bodies are a few messages, however long: they have too few brackets to be deep, and
     // that is seen 30 times faster than where each string ends.
-    if memchr_iter(b'[', json).count() + memchr_iter(b'{', json).count() <= MAX_DEPTH {
+    if json.len() <= MAX_DEPTH || opened(json) <= MAX_DEPTH {
         return Ok(());
     }
     let mut depth = 0usize;
@@ -45,6 +45,14 @@ pub fn check(json: &[u8]) -> Result<(), TooDeep> {
         }
     }
     Ok(())
+}
+
+/// How many brackets open anywhere in `json`, strings included.
+fn opened(json: &[u8]) -> usize {
+    // They differ by the bit of lower case alone, and no other byte becomes `{` by it. A sum of so
+    // few fits a byte, so that a vector register counts sixteen.
+    let of_part = |part: &[u8]| part.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum::<u8>();
+    json.chunks(255).map(|part| usize::from(of_part(part))).sum()
 }
 
 /// Strings up to this length are scanned byte by byte: most are names and roles, for which the
@@ -88,6 +96,15 @@ mod tests {
         assert_eq!(check(nested("[", "]", 128).as_bytes()), Ok(()));
         assert_eq!(check(nested("[", "]", 129).as_bytes()), Err(TooDeep { at: 128 }));
         assert_eq!(check(nested("{\"a\":", "}", 129).as_bytes()), Err(TooDeep { at: 5 * 128 }));
+    }
+
+    #[test]
+    fn every_bracket_that_opens_is_counted_and_no_other_byte() {
+        let every_byte: Vec<u8> = (0..=u8::MAX).collect();
+        assert_eq!(opened(&every_byte), 2);
+        for length in [0, 1, 254, 255, 256, 511, 10_000] {
+            assert_eq!(opened("[{".repeat(length).as_bytes()), 2 * length);
+        }
     }
 
     #[test]
