@@ -201,6 +201,15 @@ impl Output {
         }
     }
 
+    /// What [`Self::append_escaped`] appends, if it stands somewhere in one piece.
+    pub fn escaped_run(&self, tokens: Range<u32>) -> Option<&[u8]> {
+        let Spot { part, token } = self.locate(tokens.start);
+        let script = &self.part(part).script;
+        let token = self.within(script, token)?;
+        let end = token.checked_add(tokens.len() as u32)?;
+        if end > script.len().get() { None } else { script.escaped_run(token..end) }
+    }
+
     /// How many of the first `count` tokens are reasoning.
     pub fn reasoning_in(&self, count: Tokens) -> Tokens {
         let of = |part: &Part| said(part, count).min(part.script.len().get());
@@ -292,6 +301,12 @@ mod tests {
                 output.append_escaped(start..end, &mut all);
                 let each: Vec<&[u8]> = (start..end).map(|k| output.escaped(k)).collect();
                 assert_eq!(all, each.concat(), "{start}..{end} {beyond:?}");
+                let run = output.escaped_run(start..end);
+                assert!(run.is_none_or(|run| run == all), "{start}..{end} {beyond:?}");
+                // The table is one text, the filler is not.
+                let table = output.part(1).start.get();
+                let is_one = end <= table && start < table;
+                assert_eq!(run.is_some(), is_one, "{start}..{end} {beyond:?}");
             }
         }
     }

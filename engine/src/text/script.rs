@@ -165,6 +165,17 @@ impl Script {
         }
     }
 
+    /// The escaped texts of pieces, if they stand somewhere one behind the other.
+    ///
+    /// # Panics
+    /// If the range goes beyond the length.
+    pub fn escaped_run(&self, range: Range<u32>) -> Option<&[u8]> {
+        match &self.body {
+            Body::Table(table) => Some(table.escaped_range(range)),
+            Body::Filler(_) | Body::Words(..) => None,
+        }
+    }
+
     /// The whole answer.
     pub fn text(&self) -> String {
         let mut text = String::new();

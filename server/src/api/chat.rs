@@ -371,7 +371,7 @@ impl Chat {
     ) {
         let lane = &answer.lanes[number_of_lane];
         let (mut content, mut refusal, mut reasoning) = (None, None, None);
-        let mut calls: Vec<(&Call, Vec<u8>)> = Vec::new();
+        let mut calls: Vec<(&Call, Cow<'_, [u8]>)> = Vec::new();
         let (mut content_tokens, mut refusal_tokens) = (0..0, 0..0);
         let output = &lane.output;
         for (at, part) in output.parts().enumerate() {
@@ -380,26 +380,22 @@ impl Chat {
                 break;
             }
             let first = part.start.get();
-            let say = |skip: u32, text: &mut Vec<u8>| {
-                text.reserve(TEXT_ROOM * said as usize);
-                output.append_escaped(first + skip..first + said, text);
-            };
             match &part.kind {
                 Kind::Content => {
-                    say(0, content.get_or_insert_default());
+                    say(output, first..first + said, &mut content);
                     content_tokens = first..first + said;
                 }
                 Kind::Refusal => {
-                    say(0, refusal.get_or_insert_default());
+                    say(output, first..first + said, &mut refusal);
                     refusal_tokens = first..first + said;
                 }
                 Kind::Reasoning if !self.sends_reasoning => {}
-                Kind::Reasoning => say(0, reasoning.get_or_insert_default()),
+                Kind::Reasoning => say(output, first..first + said, &mut reasoning),
                 Kind::ToolCall(call) => {
                     // The first token is the function's name.
-                    let mut arguments = Vec::new();
-                    say(1, &mut arguments);
-                    calls.push((call, arguments));
+                    let mut arguments = None;
+                    say(output, first + 1..first + said, &mut arguments);
+                    calls.push((call, arguments.unwrap_or_default()));
                 }
             }
         }
@@ -428,6 +424,20 @@ impl Chat {
         };
         choice.write(body);
     }
+}
+
+/// Adds the texts of tokens, escaped, to what was said before: of most answers nothing was, and the
+/// text need not be copied before it goes into the body.
+fn say<'a>(output: &'a Output, tokens: Range<u32>, text: &mut Option<Cow<'a, [u8]>>) {
+    if text.is_none()
+        && let Some(run) = output.escaped_run(tokens.clone())
+    {
+        *text = Some(Cow::Borrowed(run));
+        return;
+    }
+    let text = text.get_or_insert_default().to_mut();
+    text.reserve(TEXT_ROOM * tokens.len());
+    output.append_escaped(tokens, text);
 }
 
 /// A lane's number on the wire.
