@@ -79,7 +79,14 @@ pub struct Spot {
 impl Output {
     /// An answer that is content and nothing else, and says itself again if it must go on.
     pub fn content(script: Script) -> Self {
-        Self::new(vec![(Kind::Content, script)], Beyond::Again)
+        Self::single(Kind::Content, script, Beyond::Again)
+    }
+
+    /// An answer of one part.
+    pub fn single(kind: Kind, script: Script, beyond: Beyond) -> Self {
+        let len = script.len();
+        let first = Part { kind, script, start: Tokens::ZERO };
+        Self { first, others: Box::default(), beyond, len }
     }
 
     /// An answer of several parts.

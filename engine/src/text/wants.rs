@@ -126,13 +126,14 @@ pub fn say(reply: Reply, wants: &Wants) -> Result<Said, Unmet> {
     let mut beyond = Beyond::Silence;
     let is_forced = matches!(wants.calls, Calls::Required | Calls::Named(_));
     let has_calls = !calls.is_empty();
-    if has_calls {
+    let last = if has_calls {
         // Beside calls the model may say something, but not where it has no choice.
         let beside = content.filter(|_| !is_forced);
         parts.extend(beside.map(|script| (Kind::Content, script)));
         parts.extend(calls.into_iter().map(|call| call.part(&entry, &tokenizer)));
+        None
     } else if let Some(refusal) = refusal {
-        parts.push((Kind::Refusal, refusal));
+        Some((Kind::Refusal, refusal))
     } else {
         let content = content.unwrap_or_else(|| said(&entry, String::new(), &tokenizer));
         let content = match &wants.form {
@@ -142,15 +143,22 @@ pub fn say(reply: Reply, wants: &Wants) -> Result<Said, Unmet> {
             }
             form => formed(form, content, &entry, seed, &tokenizer).map_err(Unmet::Form)?,
         };
-        parts.push((Kind::Content, content));
-    }
+        Some((Kind::Content, content))
+    };
+    let output = match last {
+        Some((kind, script)) if parts.is_empty() => Output::single(kind, script, beyond),
+        last => {
+            parts.extend(last);
+            Output::new(parts, beyond)
+        }
+    };
     let usual = match wants.calls {
         _ if !has_calls => Finish::Stop,
         // Where the client named the function, the model did not decide to call it.
         Calls::Named(_) => Finish::Stop,
         _ => Finish::ToolCalls,
     };
-    Ok(Said { output: Output::new(parts, beyond), finish: finish.unwrap_or(usual) })
+    Ok(Said { output, finish: finish.unwrap_or(usual) })
 }
 
 /// A call, before it is cut into tokens.
