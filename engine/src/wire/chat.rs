@@ -111,12 +111,12 @@ impl<'a> ChatRequest<'a> {
         decimal(raw.get(Member::frequency_penalty), "frequency_penalty", -2.0..=2.0)?;
         let logprobs = boolean(raw.get(Member::logprobs), "logprobs")?.unwrap_or(false);
         let top_logprobs = top_logprobs(raw.get(Member::top_logprobs), logprobs)?;
-        let user = string(raw.take(Member::user), "user")?;
+        let user = raw.string(Member::user, "user")?;
         let seed = integer(raw.get(Member::seed), "seed", i64::MIN..=i64::MAX)?;
         let response_format = tools::response_format(raw.get(Member::response_format))?;
-        string(raw.take(Member::service_tier), "service_tier")?;
+        raw.string(Member::service_tier, "service_tier")?;
         let max_tokens = limit(raw.get(Member::max_tokens), "max_tokens")?;
-        let effort = string(raw.take(Member::reasoning_effort), "reasoning_effort")?;
+        let effort = raw.string(Member::reasoning_effort, "reasoning_effort")?;
         tools::logit_bias(raw.get(Member::logit_bias))?;
         let stop = stop(raw.take(Member::stop), "stop")?;
         let stream = boolean(raw.get(Member::stream), "stream")?.unwrap_or(false);
@@ -124,12 +124,12 @@ impl<'a> ChatRequest<'a> {
         boolean(raw.get(Member::store), "store")?;
         only_type(raw.kind(Member::metadata), "metadata", Kind::Object)?;
         only_type(raw.kind(Member::prediction), "prediction", Kind::Object)?;
-        string(raw.take(Member::verbosity), "verbosity")?;
+        raw.string(Member::verbosity, "verbosity")?;
         only_type(raw.kind(Member::modalities), "modalities", Kind::Array)?;
         only_type(raw.kind(Member::audio), "audio", Kind::Object)?;
         only_type(raw.kind(Member::web_search_options), "web_search_options", Kind::Object)?;
         short_string(raw.take(Member::safety_identifier), "safety_identifier", 64)?;
-        string(raw.take(Member::prompt_cache_key), "prompt_cache_key")?;
+        raw.string(Member::prompt_cache_key, "prompt_cache_key")?;
 
         let max_tokens = max_completion_tokens.or(max_tokens);
         let vllm = vllm::check(&mut raw, max_tokens, stream)?;

@@ -120,7 +120,7 @@ impl<'a> CompletionRequest<'a> {
         let suffix = string(own.suffix, "suffix")?;
         decimal(raw.get(Member::temperature), "temperature", 0.0..=2.0)?;
         decimal(raw.get(Member::top_p), "top_p", 0.0..=1.0)?;
-        string(raw.take(Member::user), "user")?;
+        raw.string(Member::user, "user")?;
         only_type(raw.kind(Member::metadata), "metadata", Kind::Object)?;
         let response_format = tools::response_format(raw.get(Member::response_format))?;
         check_best_of(best_of, choices, stream)?;

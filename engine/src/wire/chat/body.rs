@@ -2,12 +2,14 @@
 //!
 //! A well-formed object always gets through here, whatever it holds.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
+use super::fields::string;
 use super::messages::RawMessages;
 use crate::wire::error::ApiError;
 use crate::wire::json::{Json, Kind};
@@ -124,6 +126,17 @@ impl<'a> Raw<'a> {
         found.map_or(Json::Absent, |(_, value)| std::mem::take(value))
     }
 
+    /// A member that is a string. Of the many that may be one a request has one or two, and for the
+    /// others nothing is moved.
+    #[inline]
+    pub(in crate::wire) fn string(
+        &mut self,
+        member: Member,
+        param: &'static str,
+    ) -> Result<Option<Cow<'a, str>>, ApiError> {
+        if self.has(member) { string(self.take(member), param) } else { Ok(None) }
+    }
+
     /// The type of a member of which only that is known.
     #[inline]
     pub(in crate::wire) fn kind(&self, member: Member) -> Kind {
@@ -205,15 +218,15 @@ pub(in crate::wire) fn read(body: &[u8]) -> Result<Raw<'_>, ApiError> {
 
 /// Parses a body behind the depth guard. `T` must take fields of any type.
 pub(in crate::wire) fn read_as<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    if body.iter().all(u8::is_ascii_whitespace) {
+    let Some(first) = body.iter().find(|byte| !byte.is_ascii_whitespace()) else {
         return Err(ApiError::malformed_json("it is empty"));
-    }
+    };
     json_guard::check(body).map_err(|TooDeep { at }| {
         ApiError::malformed_json(&format!(
             "it is nested deeper than {MAX_DEPTH} levels at byte {at}"
         ))
     })?;
-    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+    if *first != b'{' {
         let kind: Kind = sonic_rs::from_slice(body).map_err(|error| refusal(&error))?;
         return Err(ApiError::not_an_object(kind.with_article()));
     }

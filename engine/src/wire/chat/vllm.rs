@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::body::{Member, Raw};
-use super::fields::{Path, boolean, decimal, integer, only_type, string};
+use super::fields::{Path, boolean, decimal, integer, only_type};
 use super::tools::{Format, structured_outputs};
 use crate::units::Tokens;
 use crate::wire::error::{ApiError, Bound};
@@ -118,7 +118,7 @@ pub(in crate::wire) fn check<'a>(
     };
     let include_reasoning =
         boolean(raw.get(Member::include_reasoning), "include_reasoning")?.unwrap_or(true);
-    string(raw.take(Member::session_id), "session_id")?;
+    raw.string(Member::session_id, "session_id")?;
     only_type(raw.kind(Member::vllm_xargs), "vllm_xargs", Kind::Object)?;
     only_type(raw.kind(Member::kv_transfer_params), "kv_transfer_params", Kind::Object)?;
     let priority =
@@ -175,7 +175,7 @@ fn sampling(raw: &Raw<'_>) -> Result<(), ApiError> {
 fn truncation(raw: &mut Raw<'_>) -> Result<Option<Truncation>, ApiError> {
     const FIELD: &str = "truncate_prompt_tokens";
     let most = integer(raw.get(Member::truncate_prompt_tokens), FIELD, -1..=i64::MAX)?;
-    let side = match string(raw.take(Member::truncation_side), "truncation_side")?.as_deref() {
+    let side = match raw.string(Member::truncation_side, "truncation_side")?.as_deref() {
         None => Side::default(),
         Some("left") => Side::Left,
         Some("right") => Side::Right,
