@@ -8,6 +8,7 @@
 //! others alone. The one invariant: a folded pattern occurs in a folded text exactly where the
 //! pattern occurs in the text when case is ignored.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
@@ -65,7 +66,22 @@ pub(super) struct Fold {
     folds: Vec<(char, char)>,
 }
 
+/// Room for the bytes of most questions: those up to here, in ASCII, take no other memory.
+pub(super) const ROOM: usize = 128;
+
 impl Fold {
+    /// `text`, folded; UTF-8. Where it may be, it is in `room`.
+    pub(super) fn text_in<'a>(&self, text: &str, room: &'a mut [u8; ROOM]) -> Cow<'a, [u8]> {
+        match room.get_mut(..text.len()) {
+            Some(room) if text.is_ascii() => {
+                room.copy_from_slice(text.as_bytes());
+                room.make_ascii_lowercase();
+                Cow::Borrowed(room)
+            }
+            _ => Cow::Owned(self.text(text)),
+        }
+    }
+
     /// `text`, folded; UTF-8.
     pub(super) fn text(&self, text: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len() + 16);
@@ -116,6 +132,21 @@ mod tests {
         }
         for (a, b) in [("ß", "ss"), ("i", "İ"), ("i", "ı"), ("a", "ä"), ("é", "e\u{301}")] {
             assert!(!same(a, b) && !same(b, a), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_the_same_with_room_and_without() {
+        let fold = FoldBuilder::new().build();
+        for length in [0, 1, ROOM - 1, ROOM, ROOM + 1, 1000] {
+            for letters in ["Az[`", "\u{212A}K"] {
+                let text: String = letters.chars().cycle().take(length).collect();
+                let mut room = [b'x'; ROOM];
+                let folded = fold.text_in(&text, &mut room);
+                assert_eq!(*folded, *fold.text(&text), "{text}");
+                let has_room = matches!(folded, Cow::Borrowed(_));
+                assert_eq!(has_room, text.is_ascii() && text.len() <= ROOM, "{text}");
+            }
         }
     }
 

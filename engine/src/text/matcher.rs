@@ -24,7 +24,8 @@ use regex_automata::util::captures::Captures;
 use regex_syntax::hir::Hir;
 
 use super::boundary::{self, Exact};
-use super::fold::{Fold, FoldBuilder};
+use super::fold::{Fold, FoldBuilder, ROOM};
+use super::numbers::Numbers;
 use super::prefilter::{self, Found, WordId, Words, WordsBuilder};
 use super::responses::{Operator, Place, Rule, RuleProblem};
 
@@ -57,14 +58,14 @@ pub struct Matcher {
     meanings: Vec<Vec<Meaning>>,
     /// In the order of the rules and of their values.
     patterns: Vec<Pattern>,
-    /// Patterns that need no word.
+    /// Patterns that need no word, in order.
     wordless: Vec<PatternIndex>,
     /// The first rule that is not decided by `anchored`.
     first_searched: RuleIndex,
 }
 
 type RuleIndex = usize;
-type PatternIndex = usize;
+type PatternIndex = u32;
 
 /// What it means that a word occurs.
 #[derive(Debug)]
@@ -173,18 +174,17 @@ impl Matcher {
 
     /// The first rule that matches `input`, which has no surrounding white space.
     pub fn find(&self, input: &str) -> Option<Hit<'_>> {
-        let folded = self.fold.text(input);
+        let mut room = [0; ROOM];
+        let folded = self.fold.text_in(input, &mut room);
         let anchored = self.anchored.find(&folded);
         if anchored < self.first_searched {
             return Some(Hit { rule: anchored, pattern: None });
         }
         let found = self.words.find(&folded);
-        let mut candidates = self.wordless.clone();
+        let mut candidates = Numbers::none_below(self.patterns.len());
         let best = self.judge(&found, &folded, anchored, &mut candidates);
-        candidates.sort_unstable();
-        candidates.dedup();
-        for index in candidates {
-            let pattern = &self.patterns[index];
+        for index in merged(self.wordless.iter().copied(), candidates.iter()) {
+            let pattern = &self.patterns[index as usize];
             if pattern.rule > best {
                 break;
             }
@@ -195,18 +195,19 @@ impl Matcher {
         (best != usize::MAX).then_some(Hit { rule: best, pattern: None })
     }
 
-    /// Collects the patterns worth trying; returns the best match without them, at most `best`.
+    /// Collects the patterns worth trying beside the wordless; returns the best match without any
+    /// pattern, at most `best`.
     fn judge(
         &self,
         found: &Found,
         folded: &[u8],
         mut best: RuleIndex,
-        candidates: &mut Vec<PatternIndex>,
+        candidates: &mut Numbers,
     ) -> RuleIndex {
-        for &word in found.ids() {
+        for word in found.ids() {
             for meaning in &self.meanings[word as usize] {
                 match meaning {
-                    Meaning::Candidate(pattern) => candidates.push(*pattern),
+                    Meaning::Candidate(pattern) => candidates.insert(*pattern),
                     Meaning::Contains { rule, full } if *rule < best => {
                         let whole = full
                             .as_ref()
@@ -221,6 +222,19 @@ impl Matcher {
         }
         best
     }
+}
+
+/// The numbers of two ascending sequences, ascending.
+fn merged(
+    a: impl Iterator<Item = PatternIndex>,
+    b: impl Iterator<Item = PatternIndex>,
+) -> impl Iterator<Item = PatternIndex> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(from_a), Some(from_b)) if from_a > from_b => b.next(),
+        (None, _) => b.next(),
+        _ => a.next(),
+    })
 }
 
 impl Pattern {
@@ -328,7 +342,7 @@ impl Builder {
             }
         }
         self.first_searched = self.first_searched.min(rule);
-        let index = self.patterns.len();
+        let index = self.patterns.len() as PatternIndex;
         let required = prefilter::required(&hir, &mut self.fold);
         match required.first() {
             Some(telling) => {
@@ -573,6 +587,22 @@ mod tests {
         check(&reversed, "a hello", Some(2));
         check(&reversed, "hallo", Some(3));
         check(&reversed, "bye", None);
+    }
+
+    #[test]
+    fn patterns_with_and_without_words_are_tried_in_their_order() {
+        // More candidates than a few, and a pattern that needs no word among them.
+        let words: Vec<String> = (0..40).map(|i| format!("w{i:02} .*$")).collect();
+        let mut all: Vec<Operator> =
+            words.iter().map(|word| regex(&[word.as_str(), "never"])).collect();
+        all.insert(20, regex(&["^.{150,}$"]));
+        let input: String = (0..40).rev().map(|i| format!("w{i:02} ")).collect();
+        check(&all, &input, Some(0));
+        check(&all, input.trim_end_matches("w00 "), Some(1));
+        check(&all, &input[..19 * 4], Some(22));
+        check(&all, &"-".repeat(150), Some(20));
+        check(&all, &format!("{} w30 .", "-".repeat(150)), Some(20));
+        check(&all, &format!("{} w10 .", "-".repeat(150)), Some(10));
     }
 
     #[test]

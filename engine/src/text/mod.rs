@@ -17,6 +17,7 @@ mod growth;
 pub mod logprobs;
 pub mod matcher;
 pub mod model_tokenizer;
+mod numbers;
 pub mod output;
 mod own_bytes;
 mod prefilter;

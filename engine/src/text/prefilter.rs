@@ -14,6 +14,7 @@ use aho_corasick::{Anchored, MatchKind, StartKind, dfa, nfa::contiguous};
 use regex_syntax::hir::{Class, Hir, HirKind, Repetition};
 
 use super::fold::FoldBuilder;
+use super::numbers::Numbers;
 
 /// Words of which a match must contain at least one.
 pub(super) type Clause = Vec<String>;
@@ -249,7 +250,7 @@ enum Search {
 impl Words {
     /// Which words occur in `text`: one pass, whatever their number.
     pub(super) fn find(&self, text: &[u8]) -> Found {
-        let mut found = Found { bits: vec![0; self.count.div_ceil(64)], ids: Vec::new() };
+        let mut found = Found(Numbers::none_below(self.count));
         match &self.search {
             Search::Nothing => {}
             Search::Fast(automaton) => search(&**automaton, text, self.longest, &mut found),
@@ -261,29 +262,17 @@ impl Words {
 
 /// The words that occur in a text.
 #[derive(Debug)]
-pub(super) struct Found {
-    bits: Vec<u64>,
-    ids: Vec<WordId>,
-}
+pub(super) struct Found(Numbers);
 
 impl Found {
-    /// The words, in the order in which they were found.
-    pub(super) fn ids(&self) -> &[WordId] {
-        &self.ids
+    /// The words, by number.
+    pub(super) fn ids(&self) -> impl Iterator<Item = WordId> {
+        self.0.iter()
     }
 
     /// Whether `word` occurs.
     pub(super) fn has(&self, word: WordId) -> bool {
-        self.bits[word as usize / 64] >> (word % 64) & 1 == 1
-    }
-
-    fn add(&mut self, word: WordId) {
-        let bit = 1 << (word % 64);
-        let bits = &mut self.bits[word as usize / 64];
-        if *bits & bit == 0 {
-            *bits |= bit;
-            self.ids.push(word);
-        }
+        self.0.has(word)
     }
 }
 
@@ -359,7 +348,7 @@ impl<'a, A: Automaton> Notes<'a, A> {
         }
         self.lately[slot] = state;
         for i in 0..self.automaton.match_len(state) {
-            self.found.add(self.automaton.match_pattern(state, i).as_u32());
+            self.found.0.insert(self.automaton.match_pattern(state, i).as_u32());
         }
     }
 }
@@ -414,7 +403,7 @@ mod tests {
         let got: Vec<&str> =
             (0..words.len()).filter(|&i| found.has(ids[i])).map(|i| words[i]).collect();
         assert_eq!(got, ["he", "she", "hers", "a", "aa"]);
-        assert_eq!(found.ids().len(), 5);
+        assert_eq!(found.ids().count(), 5);
     }
 
     #[test]
