@@ -144,7 +144,7 @@ pub(super) struct Object<'a> {
     pub(super) len: usize,
 }
 
-/// How many members an array or object keeps. A value takes 15 times the bytes of `1,` in memory:
+/// How many members an array or object keeps. A value takes 12 times the bytes of `1,` in memory:
 /// without a bound a body of a few megabytes would take some hundred.
 const KEPT: usize = 1024;
 
