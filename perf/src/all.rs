@@ -318,6 +318,7 @@ fn judge(folder: &Path, save: bool) -> ExitCode {
         ("streaming", 64, "tokens/s", 2.0),
         ("streaming", 256, "tokens/s", 2.0),
         ("whole, 100 tokens, as installed", 64, "requests/s", 5.0),
+        ("whole, 100 tokens, as installed, no log", 64, "requests/s", 5.0),
         ("whole, 16 tokens, its own benchmark", 64, "requests/s", 5.0),
         ("whole, 16 tokens, its cheapest", 64, "requests/s", 5.0),
     ] {

@@ -21,7 +21,7 @@ use crate::raw::By;
 use crate::report::{Cell, Keep, Reporter, Table};
 use crate::sample::{self, Figures, Load};
 use crate::sys;
-use crate::target::{Form, Target, request, server_binary};
+use crate::target::{Form, PeerLog, Target, request, server_binary};
 
 /// `llmsim-perf envelope`.
 #[derive(clap::Args)]
@@ -188,7 +188,8 @@ fn unsynchronised(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) 
             ours.push(figures);
             bare.push(sample::of_bare_loop(By::Send, load, frame_bytes)?);
             if let Some(peer) = peer {
-                let target = Target::start_llmsim(peer, &llmsim_toml(args.step_ms, args.tokens))?;
+                let toml = llmsim_toml(args.step_ms, args.tokens);
+                let target = Target::start_llmsim(peer, &toml, PeerLog::Null)?;
                 theirs.push(sample::of_server(&target, "gpt-4", load, |_| ())?.0);
             }
         }
@@ -275,21 +276,27 @@ fn saturated(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
 /// (`benchmarks/config/throughput.toml` of its package, with the same request as here); and
 /// `sequence` is the cheapest answer that it can give. It takes no notice of `max_tokens`. Ours gets
 /// the same request, and answers with as many tokens as that says.
+///
+/// It writes four lines for each answer, whatever `RUST_LOG` says (`src/main.rs` of its package adds
+/// `tower_http=debug` behind it). Who installs it has them kept: by Docker, by CI, by a shell. Its own
+/// benchmark throws them away, and so do all other rows here.
 struct Untimed {
     name: &'static str,
     form: Form,
     connections: usize,
     tokens: u32,
     llmsim: fn(u32) -> String,
+    log: PeerLog,
 }
 
-const UNTIMED: [Untimed; 5] = [
+const UNTIMED: [Untimed; 6] = [
     Untimed {
         name: "streaming",
         form: Form::Stream,
         connections: 64,
         tokens: 256,
         llmsim: |tokens| llmsim_toml(0, tokens),
+        log: PeerLog::Null,
     },
     Untimed {
         name: "streaming",
@@ -297,6 +304,7 @@ const UNTIMED: [Untimed; 5] = [
         connections: 256,
         tokens: 256,
         llmsim: |tokens| llmsim_toml(0, tokens),
+        log: PeerLog::Null,
     },
     Untimed {
         name: "whole, 100 tokens, as installed",
@@ -304,6 +312,15 @@ const UNTIMED: [Untimed; 5] = [
         connections: 64,
         tokens: 100,
         llmsim: |_| llmsim_instant(""),
+        log: PeerLog::File,
+    },
+    Untimed {
+        name: "whole, 100 tokens, as installed, no log",
+        form: Form::Whole,
+        connections: 64,
+        tokens: 100,
+        llmsim: |_| llmsim_instant(""),
+        log: PeerLog::Null,
     },
     Untimed {
         name: "whole, 16 tokens, its own benchmark",
@@ -315,6 +332,7 @@ const UNTIMED: [Untimed; 5] = [
                 "[response]\ngenerator = \"lorem\"\ntarget_tokens = {tokens}\n"
             ))
         },
+        log: PeerLog::Null,
     },
     Untimed {
         name: "whole, 16 tokens, its cheapest",
@@ -322,6 +340,7 @@ const UNTIMED: [Untimed; 5] = [
         connections: 64,
         tokens: 16,
         llmsim: |tokens| llmsim_toml(0, tokens),
+        log: PeerLog::Null,
     },
 ];
 
@@ -358,7 +377,7 @@ fn instant(args: &Args, peer: Option<&PathBuf>, reporter: &mut Reporter) -> io::
             ours.push(full_speed(&target, MODEL, case, args.full_speed_s)?);
             drop(target);
             if let Some(peer) = peer {
-                let target = Target::start_llmsim(peer, &(case.llmsim)(case.tokens))?;
+                let target = Target::start_llmsim(peer, &(case.llmsim)(case.tokens), case.log)?;
                 theirs.push(full_speed(&target, MODEL, case, args.full_speed_s)?);
             }
         }

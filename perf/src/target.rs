@@ -1,5 +1,6 @@
 //! A server in a process of its own, ours or a peer, and streams opened on it.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,17 @@ pub(crate) struct Target {
     /// Where it takes chat requests.
     pub(crate) path: &'static str,
     config: PathBuf,
+    /// What it writes, where that is kept while it runs.
+    log: Option<PathBuf>,
+}
+
+/// Where a peer's log goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerLog {
+    /// To `/dev/null`.
+    Null,
+    /// To a file of its own for each start, as Docker's or CI's.
+    File,
 }
 
 /// What every stream asks for.
@@ -85,7 +97,7 @@ impl Target {
             if let Some(address) = address_in(&line) {
                 // Keep reading, or the server would block on a full pipe one day.
                 std::thread::spawn(move || lines.for_each(drop));
-                return Ok(Self { child, address, path: "/v1/chat/completions", config });
+                return Ok(Self { child, address, path: "/v1/chat/completions", config, log: None });
             }
             seen.push_str(&line);
             seen.push('\n');
@@ -112,9 +124,14 @@ impl Target {
     }
 
     /// Starts llmsim (the peer on crates.io) with a configuration in its own format.
-    pub(crate) fn start_llmsim(binary: &Path, toml: &str) -> io::Result<Self> {
+    pub(crate) fn start_llmsim(binary: &Path, toml: &str, log: PeerLog) -> io::Result<Self> {
         let config = std::env::temp_dir().join(format!("llmsim-peer-{}.toml", std::process::id()));
         std::fs::write(&config, toml)?;
+        let log = (log == PeerLog::File).then(|| config.with_extension("log"));
+        let stdout = match &log {
+            Some(path) => Stdio::from(File::create(path)?),
+            None => Stdio::null(),
+        };
         // It cannot choose a port by itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(binary);
@@ -123,14 +140,13 @@ impl Target {
             .args(["serve", "--host", "127.0.0.1", "--port", &address.port().to_string()])
             .arg("--config")
             .arg(&config)
-            .env("RUST_LOG", "error")
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", binary.display()))
             })?;
-        let target = Self { child, address, path: "/openai/v1/chat/completions", config };
+        let target = Self { child, address, path: "/openai/v1/chat/completions", config, log };
         let until = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(address).is_err() {
             if Instant::now() > until {
@@ -198,7 +214,9 @@ impl Drop for Target {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.config);
+        for path in [Some(&self.config), self.log.as_ref()].into_iter().flatten() {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
