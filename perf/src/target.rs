@@ -97,7 +97,13 @@ impl Target {
             if let Some(address) = address_in(&line) {
                 // Keep reading, or the server would block on a full pipe one day.
                 std::thread::spawn(move || lines.for_each(drop));
-                return Ok(Self { child, address, path: "/v1/chat/completions", config, log: None });
+                return Ok(Self {
+                    child,
+                    address,
+                    path: "/v1/chat/completions",
+                    config,
+                    log: None,
+                });
             }
             seen.push_str(&line);
             seen.push('\n');
