@@ -278,8 +278,8 @@ fn saturated(args: &Args, reporter: &mut Reporter) -> io::Result<()> {
 /// the same request, and answers with as many tokens as that says.
 ///
 /// It writes four lines for each answer, whatever `RUST_LOG` says (`src/main.rs` of its package adds
-/// `tower_http=debug` behind it). Who installs it has them kept: by Docker, by CI, by a shell. Its own
-/// benchmark throws them away, and so do all other rows here.
+/// `tower_http=debug` behind it). Who installs it has them kept, by Docker or by CI, and so has the row
+/// *as installed*. Its own benchmark throws them away, and so do all other rows.
 struct Untimed {
     name: &'static str,
     form: Form,
