@@ -302,9 +302,9 @@ impl Server {
             io_threads.push(spawn(format!("io-{number}"), move || {
                 settle(cpu, is_realtime.then_some(1));
                 match build_runtime(driver) {
-                    Ok((mut runtime, why)) => {
+                    Ok((mut runtime, batch, why)) => {
                         let _ = driver_built.send(Ok(why));
-                        io_thread.run(&mut runtime);
+                        io_thread.run(&mut runtime, batch);
                     }
                     Err(why) => {
                         let _ = driver_built.send(Err(why));

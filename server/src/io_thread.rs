@@ -40,6 +40,7 @@ use crate::metrics::observatory::Observatory;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::outbox::Outbox;
 use crate::ring::{Doorbell, Inbox, Order, Report};
+use crate::send_batch::SendBatch;
 use crate::served::{Home, Served};
 use crate::stream::{Delivery, Ended, Generations};
 use crate::sys;
@@ -177,11 +178,12 @@ const TOKENS_PER_TURN: usize = 1024;
 /// How often time-outs are looked at, and so how much later than asked they may come.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// The runtime that the user asked for, or the best that can be had; and a word on why.
+/// The runtime that the user asked for, or the best that can be had, and the way to send that goes
+/// with it; and a word on why.
 ///
 /// # Errors
 /// If io_uring was demanded and cannot be had, or not even epoll can.
-pub(crate) fn build_runtime(driver: IoDriver) -> io::Result<(Runtime, String)> {
+pub(crate) fn build_runtime(driver: IoDriver) -> io::Result<(Runtime, SendBatch, String)> {
     // A ring of 256 entries locks 28 KiB of memory, one of monoio's default size 104 KiB.
     const ENTRIES: u32 = 256;
     let ring = |setup: &io_uring::Builder| {
@@ -196,18 +198,26 @@ pub(crate) fn build_runtime(driver: IoDriver) -> io::Result<(Runtime, String)> {
         ring(setup.setup_coop_taskrun()).or_else(|_| ring(&io_uring::IoUring::builder()))
     };
     let epoll = || RuntimeBuilder::<LegacyDriver>::new().enable_timer().build();
+    let on_uring = |runtime: monoio::Runtime<_>, why: &str| match SendBatch::with_ring() {
+        Ok(batch) => (runtime.into(), batch, why.to_owned()),
+        Err(error) => {
+            let why = format!("{why}, tokens sent one by one (there is no second ring: {error})");
+            (runtime.into(), SendBatch::one_by_one(), why)
+        }
+    };
+    let on_epoll = |why: String| Ok((epoll()?.into(), SendBatch::one_by_one(), why));
     match driver {
-        IoDriver::Uring => Ok((uring()?.into(), "io_uring (asked for)".to_owned())),
-        IoDriver::Epoll => Ok((epoll()?.into(), "epoll (asked for)".to_owned())),
+        IoDriver::Uring => Ok(on_uring(uring()?, "io_uring (asked for)")),
+        IoDriver::Epoll => on_epoll("epoll (asked for)".to_owned()),
         IoDriver::Auto if monoio::utils::detect_uring() => match uring() {
-            Ok(runtime) => Ok((runtime.into(), "io_uring".to_owned())),
+            Ok(runtime) => Ok(on_uring(runtime, "io_uring")),
             // The kernel has io_uring, but this user may not lock the memory of a ring.
-            Err(why) => Ok((epoll()?.into(), format!("epoll (io_uring cannot be set up: {why})"))),
+            Err(why) => on_epoll(format!("epoll (io_uring cannot be set up: {why})")),
         },
         IoDriver::Auto => {
             let why = "epoll (io_uring is refused here: an old kernel, a container's seccomp \
                        profile, or MONOIO_FORCE_LEGACY_DRIVER)";
-            Ok((epoll()?.into(), why.to_owned()))
+            on_epoll(why.to_owned())
         }
     }
 }
@@ -218,11 +228,11 @@ const TURN: Duration = Duration::from_micros(200);
 
 impl IoThread {
     /// Runs until the server has drained or is cut; to be called on the thread's own stack.
-    pub(crate) fn run(self, runtime: &mut Runtime) {
+    pub(crate) fn run(self, runtime: &mut Runtime, batch: SendBatch) {
         sys::smallest_timer_slack();
         sys::short_turns(TURN);
         let door = Arc::clone(&self.door);
-        let (hall, gates) = self.enter();
+        let (hall, gates) = self.enter(batch);
         runtime.block_on(async {
             monoio::spawn(sweep(Rc::clone(&hall)));
             monoio::spawn(pass_the_turn(Rc::clone(&hall)));
@@ -230,13 +240,14 @@ impl IoThread {
         });
     }
 
-    fn enter(self) -> (Rc<Hall>, Vec<Rc<Io>>) {
+    fn enter(self, batch: SendBatch) -> (Rc<Hall>, Vec<Rc<Io>>) {
         let Self { number, clock, gates, inboxes, .. } = self;
         let engines =
             self.here.into_iter().map(|(engine, figures)| (engine, Recorder::new(figures)));
+        let generations = Generations::new(number, clock, Arc::clone(&self.shard), batch);
         let hall = Rc::new(Hall {
             clock,
-            generations: RefCell::new(Generations::new(number, clock, Arc::clone(&self.shard))),
+            generations: RefCell::new(generations),
             helper: self.helper,
             metrics_helper: self.metrics_helper,
             tls: self.tls,

@@ -24,6 +24,7 @@ mod lobby;
 pub mod metrics;
 mod outbox;
 mod ring;
+mod send_batch;
 mod served;
 pub mod step_writer;
 mod stored;

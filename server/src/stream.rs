@@ -22,6 +22,7 @@ use llmsim_engine::observe::Siblings;
 use llmsim_engine::sim::{Event, Job};
 use llmsim_engine::units::SimTime;
 
+use self::ahead::Prepared;
 pub(crate) use self::ended::Ended;
 pub(crate) use self::generation::{Delivery, Sent, State, WRITE_SIZE};
 use self::generation::{Generation, Scratch};
@@ -32,7 +33,9 @@ use crate::gpu_thread::Address;
 use crate::http::connection::Conn;
 use crate::metrics::record::{IoShard, Outcome};
 use crate::ring::Report;
+use crate::send_batch::SendBatch;
 use crate::served::Replica;
+use crate::sys;
 
 /// The table of one I/O thread's generations.
 #[derive(Debug)]
@@ -48,6 +51,17 @@ pub(crate) struct Generations {
     /// would always be last.
     turn: usize,
     scratch: Scratch,
+    batch: SendBatch,
+    /// Generations whose next send goes with the batch; empty between two turns.
+    batched: Vec<Batched>,
+}
+
+/// A send of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Batched {
+    slot: u32,
+    socket: sys::Number,
+    prepared: Prepared,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +74,7 @@ struct Slot {
 const BYTES_LIKE_A_SEND: usize = 8 * 1024;
 
 impl Generations {
-    pub(crate) fn new(io: u8, clock: Clock, shard: Arc<IoShard>) -> Self {
+    pub(crate) fn new(io: u8, clock: Clock, shard: Arc<IoShard>, batch: SendBatch) -> Self {
         Self {
             io,
             clock,
@@ -70,6 +84,8 @@ impl Generations {
             dirty: VecDeque::new(),
             turn: 0,
             scratch: Scratch::default(),
+            batched: Vec::with_capacity(batch.most()),
+            batch,
         }
     }
 
@@ -101,6 +117,12 @@ impl Generations {
     #[cfg(test)]
     pub(crate) fn rendered(&self) -> usize {
         self.scratch.rendered()
+    }
+
+    /// Sends that a ring has made.
+    #[cfg(test)]
+    pub(crate) fn by_ring(&self) -> usize {
+        self.batch.by_ring
     }
 
     /// What the connection should know about its generation.
@@ -191,28 +213,62 @@ impl Generations {
     pub(crate) fn send_some(&mut self, most: usize) -> bool {
         let mut spent = 0;
         while spent < most {
-            let Some(slot) = self.dirty.pop_front() else { return false };
-            match &mut self.slots[slot as usize].entry {
-                Some(entry) => {
-                    entry.is_dirty = false;
-                    spent += 1;
-                    if entry.state() == State::Running {
-                        let bytes = entry.send(self.clock, &self.shard, &mut self.scratch);
-                        spent += bytes / BYTES_LIKE_A_SEND;
-                        if entry.awaits_token() {
-                            self.scratch.ahead.want(slot, bytes);
-                        }
-                        if entry.has_more_to_send() {
-                            entry.is_dirty = true;
-                            self.dirty.push_back(slot);
-                        }
-                    }
-                }
+            let Some(slot) = self.dirty.pop_front() else { break };
+            let Some(entry) = &mut self.slots[slot as usize].entry else {
                 // Closed while it waited here; only now may the slot be used again.
-                None => self.free.push(slot),
+                self.free.push(slot);
+                continue;
+            };
+            entry.is_dirty = false;
+            spent += 1;
+            if entry.state() != State::Running {
+                continue;
+            }
+            if let Some((socket, prepared)) = entry.take_prepared() {
+                self.batched.push(Batched { slot, socket, prepared });
+                if self.batched.len() == self.batch.most() {
+                    self.send_batch();
+                }
+            } else {
+                let bytes = entry.send(self.clock, &self.shard, &mut self.scratch);
+                spent += bytes / BYTES_LIKE_A_SEND;
+                self.settle(slot, bytes);
             }
         }
+        self.send_batch();
         !self.dirty.is_empty()
+    }
+
+    /// Sends the frames that were put together.
+    fn send_batch(&mut self) {
+        if self.batched.is_empty() {
+            return;
+        }
+        let ahead = &self.scratch.ahead;
+        let frames = self.batched.iter().map(|one| (one.socket, ahead.unit(one.prepared)));
+        let outcomes = self.batch.send(frames);
+        let now = self.clock.now();
+        let mut batched = std::mem::take(&mut self.batched);
+        for (index, Batched { slot, prepared, .. }) in batched.drain(..).enumerate() {
+            let length = self.scratch.ahead.unit(prepared).len();
+            let entry = self.slots[slot as usize].entry.as_mut();
+            let entry = entry.expect("nothing is closed while a batch is sent");
+            let bytes = entry.sent_prepared(outcomes.of(index), length, now, &self.shard);
+            self.settle(slot, bytes);
+        }
+        self.batched = batched;
+    }
+
+    /// A generation has sent so many bytes: sees to what it sends next.
+    fn settle(&mut self, slot: u32, bytes: usize) {
+        let Some(entry) = &mut self.slots[slot as usize].entry else { return };
+        if entry.awaits_token() {
+            self.scratch.ahead.want(slot, bytes);
+        }
+        if entry.has_more_to_send() {
+            entry.is_dirty = true;
+            self.dirty.push_back(slot);
+        }
     }
 
     /// Renders up to `most` of the frames that will be due next; returns whether some are left. To be

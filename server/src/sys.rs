@@ -27,8 +27,13 @@ pub(crate) fn send(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
 pub(crate) struct Number(RawFd);
 
 impl Number {
-    pub(crate) fn of(stream: &TcpStream) -> Self {
+    pub(crate) fn of(stream: &impl AsRawFd) -> Self {
         Self(stream.as_raw_fd())
+    }
+
+    /// For an operation of io_uring.
+    pub(crate) fn in_ring(self) -> io_uring::types::Fd {
+        io_uring::types::Fd(self.0)
     }
 
     /// [`send`] by number.

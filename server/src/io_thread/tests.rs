@@ -8,6 +8,7 @@ use llmsim_engine::config::{self, Source};
 use llmsim_engine::observe::WindowSizes;
 use llmsim_engine::sim::{Finish, What};
 use llmsim_engine::units::{JobId, SimSpan, Tokens};
+use socket2::SockRef;
 
 use super::*;
 use crate::args::{ApiKeys, MetricsSettings, SummarySizes};
@@ -34,6 +35,10 @@ const RING: usize = 4096;
 
 impl Stage {
     async fn new() -> Self {
+        Self::with(SendBatch::with_ring().unwrap_or_else(|_| SendBatch::one_by_one())).await
+    }
+
+    async fn with(batch: SendBatch) -> Self {
         let models = "
 version: 1
 hardware:
@@ -122,7 +127,7 @@ models:
             observatory: Arc::new(observatory),
             entropy: 1,
         }
-        .enter();
+        .enter(batch);
         monoio::spawn(pass_the_turn(hall));
         // Whoever waits for a task lets those before it run, so the passer stands ready.
         monoio::spawn(async {}).await;
@@ -206,7 +211,7 @@ const MODELS: &[u8] = b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n";
 
 /// Runs a story as the main task of a runtime.
 fn play<F: Future<Output = ()>>(story: impl FnOnce() -> F) {
-    let (mut runtime, _) = build_runtime(IoDriver::Epoll).unwrap();
+    let (mut runtime, ..) = build_runtime(IoDriver::Epoll).unwrap();
     runtime.block_on(async { story().await });
 }
 
@@ -622,5 +627,92 @@ fn a_socket_that_takes_a_part_of_what_was_rendered_before_loses_nothing() {
         let (late, _) = told(&mut stage, &request, (40_000, 1), Reads::AtTheEnd).await;
         let (in_pairs, _) = told(&mut stage, &request, (40_000, 2), Reads::AtOnce).await;
         assert!(late == in_pairs, "{} and {} bytes", late.len(), in_pairs.len());
+    });
+}
+
+/// What the clients of ten streams read, of which the third breaks off after the tenth token and the
+/// sixth reads nothing before the last; and how many sends a ring made.
+async fn read_by_ten(batch: SendBatch) -> (Vec<String>, usize) {
+    const TOKENS: u32 = 2000;
+    const VANISHES: usize = 2;
+    const SLEEPS: usize = 5;
+    let mut stage = Stage::with(batch).await;
+    // So that who reads nothing is soon sent nothing.
+    SockRef::from(&stage.listener).set_send_buffer_size(8192).unwrap();
+    let (clients, jobs) = stage.streams(10).await;
+    let mut clients: Vec<_> = clients.into_iter().map(Some).collect();
+    let mut texts = vec![Vec::new(); clients.len()];
+    let read = |text: &mut Vec<u8>, client: &mut Option<StdStream>| {
+        let mut buffer = [0; 65536];
+        while let Some(client) = client
+            && let Ok(got @ 1..) = client.read(&mut buffer)
+        {
+            text.extend_from_slice(&buffer[..got]);
+        }
+    };
+    for token in 1..=TOKENS {
+        stage.publish(&jobs);
+        stage.dispatch().await;
+        stage.io.give_way().await;
+        if token == 10 {
+            clients[VANISHES] = None;
+        }
+        for (at, client) in clients.iter_mut().enumerate().filter(|(at, _)| *at != SLEEPS) {
+            read(&mut texts[at], client);
+        }
+    }
+    let behind = stage.sent();
+    assert!(behind < u64::from(TOKENS) * 9, "{behind} tokens sent, somebody slept");
+    let count = |text: &[u8]| memchr::memmem::find_iter(text, "\ndata: ").count();
+    while count(&texts[SLEEPS]) < count(&texts[0]) {
+        read(&mut texts[SLEEPS], &mut clients[SLEEPS]);
+        stage.dispatch().await;
+        stage.io.give_way().await;
+    }
+    let by_ring = stage.io.generations.borrow().by_ring();
+    // Each stream has an id of its own, and a second may have passed.
+    let words = |text: &Vec<u8>| {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let contents = text.split("\"content\":\"").skip(1);
+        contents.map(|rest| rest.split('"').next().unwrap()).collect::<String>()
+    };
+    (texts.iter().map(words).collect(), by_ring)
+}
+
+#[test]
+fn a_step_leaves_in_batches_and_nobody_suffers_from_who_reads_nothing_or_is_gone() {
+    play(|| async {
+        let Ok(ring) = SendBatch::with_ring() else { return };
+        let (together, by_ring) = read_by_ten(ring).await;
+        let (one_by_one, none) = read_by_ten(SendBatch::one_by_one()).await;
+        // Of the eight that read, all tokens but the first, and of the two others some.
+        assert!((8 * 1999..10 * 1999).contains(&by_ring), "{by_ring}");
+        assert_eq!(none, 0);
+        for (at, (this, that)) in together.iter().zip(&one_by_one).enumerate() {
+            assert!(this == that, "stream {at}: {} and {} bytes", this.len(), that.len());
+            assert!(this.starts_with("One two three four."), "{this}");
+        }
+        assert!(together[2].len() < 100, "{}", together[2]);
+        assert!((0..10).filter(|&at| at != 2).all(|at| together[at] == together[0]));
+    });
+}
+
+#[test]
+fn tokens_of_a_batch_are_as_late_as_the_last_of_them() {
+    play(|| async {
+        let Ok(ring) = SendBatch::with_ring() else { return };
+        let mut stage = Stage::with(ring).await;
+        let (_clients, jobs) = stage.streams(8).await;
+        let mut lags = Vec::new();
+        // The first leaves with the head of the answer; what it takes does not tell how long the next is.
+        for _ in 0..3 {
+            stage.publish(&jobs);
+            stage.dispatch().await;
+            lags.clear();
+            stage.io.shard.replicas[1].window().since(0, usize::MAX, &mut lags);
+        }
+        assert_eq!(lags.len(), 24);
+        let third = &lags[16..];
+        assert!(third.iter().all(|&lag| lag == third[0] && lag > 0), "{lags:?}");
     });
 }

@@ -4,7 +4,7 @@
 //! token is counted once, when the kernel has taken all bytes of its unit, with the lag of the oldest that
 //! had not been sent.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use llmsim_engine::units::{SimSpan, SimTime};
 
@@ -13,6 +13,8 @@ use super::{Generation, State};
 use crate::clock::Clock;
 use crate::http::connection::Signal;
 use crate::metrics::record::IoShard;
+use crate::stream::ahead::Prepared;
+use crate::sys;
 
 /// Writes to one client before others get their turn, however fast it reads: some 80 µs.
 const WRITES_PER_TURN: usize = 2;
@@ -55,42 +57,29 @@ impl Generation {
                 Some(socket) => socket.send(next),
                 None => self.conn.send(next),
             };
-            match sent {
-                Ok(sent) => {
-                    let now = clock.now();
-                    taken += sent;
-                    let reached = self.bytes_of_next + sent;
-                    let whole = if reached == length {
-                        self.cut = None;
-                        scratch.units.len()
-                    } else {
-                        scratch.units.partition_point(|unit| unit.end <= reached)
-                    };
-                    let start = if whole == 0 { 0 } else { scratch.units[whole - 1].end };
-                    self.bytes_of_next = reached - start;
-                    self.count_units(&scratch.units[..whole], now, shard);
-                    if let Some(next) = scratch.units.get(whole) {
-                        // What was cut must be what comes next.
-                        if next.lane != HEAD {
-                            self.turn = next.lane;
-                        }
-                        if self.cut.is_none() && next.end - start > WRITE_SIZE {
-                            self.cut = Some(scratch.take(start, *next));
-                        }
-                        self.block();
-                        return taken;
-                    }
+            let Some(sent) = self.taken(sent) else { return taken };
+            taken += sent;
+            let now = clock.now();
+            let reached = self.bytes_of_next + sent;
+            let whole = if reached == length {
+                self.cut = None;
+                scratch.units.len()
+            } else {
+                scratch.units.partition_point(|unit| unit.end <= reached)
+            };
+            let start = if whole == 0 { 0 } else { scratch.units[whole - 1].end };
+            self.bytes_of_next = reached - start;
+            self.count_units(&scratch.units[..whole], now, shard);
+            if let Some(next) = scratch.units.get(whole) {
+                // What was cut must be what comes next.
+                if next.lane != HEAD {
+                    self.turn = next.lane;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.block();
-                    return taken;
+                if self.cut.is_none() && next.end - start > WRITE_SIZE {
+                    self.cut = Some(scratch.take(start, *next));
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.state = State::Lost;
-                    self.conn.signal(Signal::Generation);
-                    return taken;
-                }
+                self.block();
+                return taken;
             }
         }
         if self.fault.is_some() && self.is_at_gate() {
@@ -104,6 +93,51 @@ impl Generation {
             self.conn.signal(Signal::Generation);
         }
         taken
+    }
+
+    /// What is due, if that is one token whose unit is ready and can be sent as it is. Whoever takes it
+    /// sends it, and tells [`Self::sent_prepared`] what came of that.
+    pub(in crate::stream) fn take_prepared(&mut self) -> Option<(sys::Number, Prepared)> {
+        let (socket, prepared) = (self.socket?, self.prepared.take()?);
+        self.owes_one_token().then_some((socket, prepared))
+    }
+
+    /// What came of sending a unit of `length` bytes that was ready, and when. Returns how many bytes
+    /// the kernel took.
+    pub(in crate::stream) fn sent_prepared(
+        &mut self,
+        sent: io::Result<usize>,
+        length: usize,
+        now: SimTime,
+        shard: &IoShard,
+    ) -> usize {
+        let Some(sent) = self.taken(sent) else { return 0 };
+        if sent == length {
+            self.count_units(&[Rendered { lane: 0, end: length }], now, shard);
+            self.lags = false;
+        } else {
+            self.bytes_of_next = sent;
+            self.block();
+        }
+        sent
+    }
+
+    /// How many bytes the kernel took, unless nothing can be sent any more for now, or at all.
+    fn taken(&mut self, sent: io::Result<usize>) -> Option<usize> {
+        match sent {
+            Ok(sent) => Some(sent),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                self.block();
+                None
+            }
+            Err(_) => {
+                self.state = State::Lost;
+                self.conn.signal(Signal::Generation);
+                None
+            }
+        }
     }
 
     /// Whether what is due is one token, and not the last.
