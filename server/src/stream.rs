@@ -51,7 +51,6 @@ pub(crate) struct Generations {
     /// would always be last.
     turn: usize,
     scratch: Scratch,
-    batch: SendBatch,
     /// Generations whose next send goes with the batch; empty between two turns.
     batched: Vec<Batched>,
 }
@@ -74,7 +73,7 @@ struct Slot {
 const BYTES_LIKE_A_SEND: usize = 8 * 1024;
 
 impl Generations {
-    pub(crate) fn new(io: u8, clock: Clock, shard: Arc<IoShard>, batch: SendBatch) -> Self {
+    pub(crate) fn new(io: u8, clock: Clock, shard: Arc<IoShard>) -> Self {
         Self {
             io,
             clock,
@@ -84,8 +83,7 @@ impl Generations {
             dirty: VecDeque::new(),
             turn: 0,
             scratch: Scratch::default(),
-            batched: Vec::with_capacity(batch.most()),
-            batch,
+            batched: Vec::new(),
         }
     }
 
@@ -117,12 +115,6 @@ impl Generations {
     #[cfg(test)]
     pub(crate) fn rendered(&self) -> usize {
         self.scratch.rendered()
-    }
-
-    /// Sends that a ring has made.
-    #[cfg(test)]
-    pub(crate) fn by_ring(&self) -> usize {
-        self.batch.by_ring
     }
 
     /// What the connection should know about its generation.
@@ -210,7 +202,7 @@ impl Generations {
 
     /// Sends what is due for up to `most` generations, fewer if they have much to send; returns
     /// whether some are left.
-    pub(crate) fn send_some(&mut self, most: usize) -> bool {
+    pub(crate) fn send_some(&mut self, most: usize, batch: &mut SendBatch) -> bool {
         let mut spent = 0;
         while spent < most {
             let Some(slot) = self.dirty.pop_front() else { break };
@@ -226,8 +218,8 @@ impl Generations {
             }
             if let Some((socket, prepared)) = entry.take_prepared() {
                 self.batched.push(Batched { slot, socket, prepared });
-                if self.batched.len() == self.batch.most() {
-                    self.send_batch();
+                if self.batched.len() == batch.most() {
+                    self.send_batch(batch);
                 }
             } else {
                 let bytes = entry.send(self.clock, &self.shard, &mut self.scratch);
@@ -235,18 +227,18 @@ impl Generations {
                 self.settle(slot, bytes);
             }
         }
-        self.send_batch();
+        self.send_batch(batch);
         !self.dirty.is_empty()
     }
 
     /// Sends the frames that were put together.
-    fn send_batch(&mut self) {
+    fn send_batch(&mut self, batch: &mut SendBatch) {
         if self.batched.is_empty() {
             return;
         }
         let ahead = &self.scratch.ahead;
         let frames = self.batched.iter().map(|one| (one.socket, ahead.unit(one.prepared)));
-        let outcomes = self.batch.send(frames);
+        let outcomes = batch.send(frames);
         let now = self.clock.now();
         let mut batched = std::mem::take(&mut self.batched);
         for (index, Batched { slot, prepared, .. }) in batched.drain(..).enumerate() {

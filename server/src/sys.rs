@@ -45,8 +45,8 @@ impl Number {
         // ours ever is, and in a process of many threads that takes two atomic operations a token.
         #[expect(unsafe_code, reason = "a system call without libc's function for it")]
         // SAFETY: the kernel reads `bytes`, which live across the call, and no address. Numbers are
-        // kept only by generations, each beside the connection that owns the stream, which closes
-        // its descriptor only when the last of its owners is dropped.
+        // kept only beside the connection that owns the stream, which closes its descriptor only when
+        // the last of its owners is dropped.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_sendto,

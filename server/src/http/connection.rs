@@ -193,8 +193,9 @@ impl Link {
             response::write(&mut bytes, &response, BESIDE_HEAD, exchange, id, elapsed, &date);
         // The time that its request had is over: it must not run out while others catch up.
         self.conn.never_expire();
-        self.io.gather().await;
-        let mut sent = self.send_all(&bytes).await;
+        let (bytes, taken) = self.io.send_together(&self.conn, bytes).await;
+        // What is wrong with the socket shows again when the rest is sent.
+        let mut sent = self.send_all(&bytes[taken.unwrap_or_default()..]).await;
         if sent.is_ok() {
             sent = self.send_all(&response.body[begun..]).await;
         }

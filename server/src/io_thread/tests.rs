@@ -344,8 +344,9 @@ fn an_answer_made_at_once_takes_a_turn_to_make_and_a_turn_to_send_and_none_for_n
     });
 }
 
-/// Of so many clients that have all asked, and are answered, how many waited to be answered together.
-async fn answered_together(clients: usize) -> usize {
+/// Of so many clients that have all asked, and are answered, how many waited to be answered together,
+/// and how many answers a ring has sent.
+async fn answered_together(clients: usize) -> (usize, usize) {
     let stage = Stage::new().await;
     let mut clients: Vec<_> = (0..clients).map(|_| stage.client(MODELS)).collect();
     while let Some(arrival) = stage.door.arrivals.pop() {
@@ -358,17 +359,56 @@ async fn answered_together(clients: usize) -> usize {
         }
         assert_eq!(&answer, b"HTTP/1.1 200");
     }
-    stage.io.pass.borrow().most
+    (stage.io.pass.borrow().most, stage.io.batch.borrow().by_ring)
 }
 
 #[test]
 fn answers_that_are_ready_at_once_leave_together_unless_there_are_too_many() {
     play(|| async {
         // Most of them: the runtime stops to look at the test itself now and then.
-        let together = answered_together(20).await;
+        let (together, by_ring) = answered_together(20).await;
         assert!(together > 10, "{together}");
+        if SendBatch::with_ring().is_ok() {
+            assert!(by_ring > 10, "{by_ring}");
+        }
         // The test itself waits, too, and nobody else.
-        assert_eq!(answered_together(MOST_TOGETHER + 20).await, 1);
+        assert_eq!(answered_together(MOST_TOGETHER + 20).await, (1, 0));
+    });
+}
+
+#[test]
+fn answers_that_leave_together_come_whole_however_little_a_socket_takes() {
+    const REQUESTS: usize = 200;
+    play(|| async {
+        let stage = Stage::new().await;
+        SockRef::from(&stage.listener).set_send_buffer_size(4096).unwrap();
+        let pipelined = MODELS.repeat(REQUESTS);
+        let mut clients: Vec<_> = (0..6).map(|_| stage.client(&pipelined)).collect();
+        while let Some(arrival) = stage.door.arrivals.pop() {
+            stage.io.welcome(arrival);
+        }
+        // Nobody reads, until no socket takes more; one never does.
+        for _ in 0..2 * REQUESTS {
+            stage.io.give_way().await;
+        }
+        drop(clients.pop());
+        for client in &mut clients {
+            let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+            let count =
+                |bytes: &[u8]| memchr::memmem::find_iter(bytes, "HTTP/1.1 200 OK\r\n").count();
+            let ends = |bytes: &[u8]| bytes.ends_with(b"]}");
+            let mut reads = 0;
+            while count(&bytes) < REQUESTS || !ends(&bytes) {
+                while let Ok(got @ 1..) = client.read(&mut buffer) {
+                    bytes.extend_from_slice(&buffer[..got]);
+                    reads += 1;
+                }
+                stage.io.give_way().await;
+            }
+            assert_eq!(count(&bytes), REQUESTS);
+            assert_eq!(bytes.len() % REQUESTS, 0, "all answers are as long");
+            assert!(reads > 2, "the socket held all of it");
+        }
     });
 }
 
@@ -669,7 +709,7 @@ async fn read_by_ten(batch: SendBatch) -> (Vec<String>, usize) {
         stage.dispatch().await;
         stage.io.give_way().await;
     }
-    let by_ring = stage.io.generations.borrow().by_ring();
+    let by_ring = stage.io.batch.borrow().by_ring;
     // Each stream has an id of its own, and a second may have passed.
     let words = |text: &Vec<u8>| {
         let text = String::from_utf8_lossy(text).into_owned();

@@ -25,6 +25,8 @@ pub(crate) struct Conn {
     signals: Cell<u8>,
     /// When the present wait is over, in nanoseconds of the server's clock.
     expires: Cell<u64>,
+    /// What its task has posted, and what came of it.
+    posted: RefCell<Option<(Vec<u8>, io::Result<usize>)>>,
 }
 
 /// Why a connection's task is woken, beside its socket.
@@ -48,6 +50,7 @@ impl Conn {
             waker: RefCell::new(None),
             signals: Cell::new(0),
             expires: Cell::new(u64::MAX),
+            posted: RefCell::default(),
         }
     }
 
@@ -61,6 +64,16 @@ impl Conn {
             None => sys::send(&self.stream, bytes),
             Some(session) => session.borrow_mut().send(&mut sys::Now(&self.stream), bytes),
         }
+    }
+
+    /// Bytes that its task had posted were sent, with this outcome.
+    pub(crate) fn posted(&self, bytes: Vec<u8>, sent: io::Result<usize>) {
+        self.posted.replace(Some((bytes, sent)));
+    }
+
+    /// What came of the bytes that were posted, if they were sent.
+    pub(crate) fn take_posted(&self) -> Option<(Vec<u8>, io::Result<usize>)> {
+        self.posted.take()
     }
 
     /// Its socket's number, if what is sent goes there as it is.
